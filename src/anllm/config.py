@@ -1,0 +1,130 @@
+"""The settings: one frozen Config of sections, each validated once and refused as a whole.
+
+Plain dataclasses. Only cli/ builds a Config from argv and environment; every room gets the section that it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from anllm.errors import ConfigError
+
+
+class Weights(StrEnum):
+    """In which form weights stay in memory."""
+
+    AUTO = "auto"  # float32 on the CPU where they fit, as stored elsewhere
+    AS_IS = "as-is"
+    DEQUANTIZE = "dequantize"
+
+
+class Execution(StrEnum):
+    """How the model's forward is called; see runner/model.py."""
+
+    AUTO = "auto"
+    FLATTENED = "flattened"
+    COMPATIBLE = "compatible"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model, and how it is loaded.
+
+    model: hub id, local folder, or .gguf file; None is the embedded default model.
+    served_model_name: id under which clients ask for it; None is the name of the model itself.
+    max_model_len: longest prompt + answer in tokens; None is the model's own limit.
+    weights, execution: see the enums.
+    blas: path of a BLAS library for the CPU backend; None lets anllm choose.
+    """
+
+    model: str | None = None
+    served_model_name: str | None = None
+    max_model_len: int | None = None
+    weights: Weights = Weights.AUTO
+    execution: Execution = Execution.AUTO
+    blas: str | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(1, "max_model_len", self.max_model_len)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Memory for K/V.
+
+    memory_fraction: share of the device's memory that weights, K/V and working memory may take together, (0, 1].
+    kv_memory_bytes: K/V budget in bytes, in place of the one found by memory_fraction.
+    """
+
+    memory_fraction: float = 0.8
+    kv_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory_fraction <= 1:
+            raise ConfigError(f"memory_fraction must be above 0 and at most 1, got {self.memory_fraction}.")
+        _at_least(1, "kv_memory_bytes", self.kv_memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Who runs.
+
+    max_num_seqs: sequences in one batch.
+    max_num_batched_tokens: tokens in one step when nobody decodes (prefill in large pieces).
+    decode_token_budget: tokens in one step while others decode, so that their next token is not late.
+    max_num_waiting: sequences in the queue; one more is refused with 429.
+    """
+
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 1024
+    decode_token_budget: int = 256
+    max_num_waiting: int = 512
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "decode_token_budget", "max_num_waiting"):
+            _at_least(1, name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The HTTP side.
+
+    host, port: where to listen. The default takes connections of this machine only.
+    max_body_bytes: longest request body; more is refused with 413.
+    max_n: highest `n` of a request. max_stop_strings: most `stop` strings of a request.
+    keep_alive_s: seconds of silence after which a stream sends a comment line.
+    drain_timeout_s: seconds that open streams get to finish after SIGTERM.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_body_bytes: int = 32 * 1024 * 1024
+    max_n: int = 128
+    max_stop_strings: int = 4
+    keep_alive_s: float = 10.0
+    drain_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be from 0 to 65535, got {self.port}.")
+        for name in ("max_body_bytes", "max_n", "max_stop_strings"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("keep_alive_s", "drain_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def _at_least(minimum: int, name: str, value: int | None) -> None:
+    if value is not None and value < minimum:
+        raise ConfigError(f"{name} must be at least {minimum}, got {value}.")

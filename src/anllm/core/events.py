@@ -1,0 +1,84 @@
+"""What crosses between front and engine: Add and Abort inward, one StepEvents a step outward.
+
+Plain frozen dataclasses, so that any transport can carry them (engine/transport.py sends them as msgpack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anllm.core.request import FinishReason, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Queue this request."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Forget these requests; unknown ids are ignored, since an end and an abort may cross."""
+
+    request_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New tokens of a sequence, in order. An end token is among them if one was sampled."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The sequence ended; nothing follows for it."""
+
+    request_id: int
+    finish_reason: FinishReason
+    num_cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The sequence can't go on; nothing follows for it. `error` is the name of a class in anllm.errors."""
+
+    request_id: int
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvents:
+    """All events of one step, in the order in which they are to be taken: tokens, then ends."""
+
+    tokens: tuple[Tokens, ...] = ()
+    finished: tuple[Finished, ...] = ()
+    failed: tuple[Failed, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.tokens or self.finished or self.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the engine found out while it loaded; sent once, before anything else.
+
+    backend: "cpu", "cuda" or "metal"; blas: which BLAS does the matrix work, "" where that is no question.
+    kv_budget_bytes: memory that K/V may take; kv_bytes_per_token: what one token takes of it.
+    max_model_len: longest prompt + answer in tokens; vocab_size: width of the logits.
+    execution: "flattened" or "compatible" (see runner/model.py); weights: dtype of the weights in memory.
+    eos_token_ids: the model's end tokens.
+    """
+
+    backend: str
+    blas: str
+    kv_budget_bytes: int
+    kv_bytes_per_token: int
+    max_model_len: int
+    vocab_size: int
+    execution: str
+    weights: str
+    eos_token_ids: tuple[int, ...]

@@ -1,0 +1,85 @@
+"""What was asked: SamplingParams and Request, frozen and already valid.
+
+Knows nothing of HTTP, text or arrays. Made by the front, read by the engine; crosses between them as plain data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+MAX_SEED = 2**64
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to generate.
+
+    temperature: 0 is greedy; otherwise logits are divided by it. At least 0.
+    top_p: nucleus sampling, [0, 1]; 0 keeps the most likely token only.
+    max_tokens: most tokens to generate; None is up to the context length. At least 1.
+    seed: any integer; the same seed gives the same draws whatever else runs. None draws one at submission.
+    n: how many answers. Applied by whoever submits (one sequence each); the engine itself takes n=1 only.
+    stop: strings that end the text. Applied where tokens become text; the engine itself knows tokens only.
+    stop_token_ids: tokens that end the sequence, besides the model's own end tokens.
+    ignore_eos: go on past the model's own end tokens.
+
+    Raises ValueError with the name, the rule and the value for anything out of range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    seed: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.temperature >= 0 and math.isfinite(self.temperature), "temperature", ">= 0", self.temperature)
+        _require(0 <= self.top_p <= 1, "top_p", "from 0 to 1", self.top_p)
+        _require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", ">= 1", self.max_tokens)
+        _require(self.n >= 1, "n", ">= 1", self.n)
+        _require(all(self.stop), "stop", "free of empty strings", self.stop)
+
+    def for_choice(self, index: int, seed: int) -> SamplingParams:
+        """The parameters of answer `index` of n, for the engine: one sequence, tokens only, a seed of its own.
+
+        `seed` is the request's seed; answer 0 gets it as it is, so that n=1 and the first of n=3 agree.
+        """
+        return replace(self, n=1, stop=(), seed=_mix(seed, index))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One sequence to generate, as the engine gets it.
+
+    request_id: chosen by the front, unique among open requests.
+    prompt_token_ids: at least one token.
+    params: with n=1, no stop strings, and a seed.
+    arrival_time_s: clock of the front, for queue times.
+    """
+
+    request_id: int
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    arrival_time_s: float = 0.0
+
+
+def _require(holds: bool, name: str, rule: str, given: object) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {rule}, got {given!r}")
+
+
+def _mix(seed: int, index: int) -> int:
+    """Independent seeds for the answers of one request."""
+    return (seed + index * 0x9E3779B97F4A7C15) % MAX_SEED

@@ -1,0 +1,61 @@
+"""A Sequence: one run of tokens being generated, as the scheduler keeps it. Belongs to the engine's thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from anllm.core.request import Request
+from anllm.core.step import Slot
+
+
+class SequenceStatus(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    PREEMPTED = auto()  # was running, waits for memory; its K/V is gone and will be computed again
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens [0, num_computed_tokens) have valid K/V in `slot`; what stands behind is still to be computed."""
+
+    request: Request
+    arrival: int  # order of arrival; smaller is older
+    max_tokens: int  # of output, already cut to the context length
+    status: SequenceStatus = SequenceStatus.WAITING
+    slot: Slot | None = None
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    output_token_ids: list[int] = field(default_factory=list)
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.request.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The longest this sequence can get, in tokens with K/V."""
+        return self.num_prompt_tokens + self.max_tokens
+
+    def tokens(self, start: int, end: int) -> tuple[int, ...]:
+        """Tokens [start, end) of prompt + output."""
+        prompt = self.request.prompt_token_ids
+        if end <= len(prompt):
+            return prompt[start:end]
+        outputs = self.output_token_ids
+        first = prompt[start:] if start < len(prompt) else ()
+        return (*first, *outputs[max(0, start - len(prompt)) : end - len(prompt)])

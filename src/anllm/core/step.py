@@ -1,0 +1,102 @@
+"""One step between scheduler and runner: the StepPlan, the StepResult, and the Runner protocol.
+
+A plan is plain data, so it can be sent to other ranks. Who runs, on which tokens, in which slots is all decided in it;
+the runner only computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from anllm.core.events import EngineInfo
+from anllm.core.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """A row of K/V: row `index` of the slab whose rows hold `capacity` tokens."""
+
+    capacity: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlabResize:
+    """Make the slab of this capacity `num_slots` rows high. Rows that stay keep their contents."""
+
+    capacity: int
+    num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCopy:
+    """Copy the K/V of tokens [0, num_tokens) from one slot to another (a sequence outgrew its row)."""
+
+    source: Slot
+    target: Slot
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """Compute `token_ids` at positions [start, start + len(token_ids)) of the sequence in `slot`.
+
+    If `sample` is set, the logits after the last of them give token number `token_index` of the output.
+    One token with `sample` set is a decode row; anything else is a chunk of prefill.
+    """
+
+    request_id: int
+    slot: Slot
+    start: int
+    token_ids: tuple[int, ...]
+    sample: bool
+    token_index: int
+    params: SamplingParams
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+    @property
+    def is_decode(self) -> bool:
+        return self.sample and len(self.token_ids) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One forward pass. `resizes`, then `copies`, come before the computing. Decode rows stand first in `scheduled`."""
+
+    scheduled: tuple[ScheduledSequence, ...]
+    resizes: tuple[SlabResize, ...] = ()
+    copies: tuple[SlotCopy, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The sampled token of each entry of the plan that has `sample` set, in the plan's order."""
+
+    token_ids: Sequence[int]
+
+
+class Runner(Protocol):
+    """Executes plans. Built and used in one thread (MLX streams belong to the thread that made them)."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was found while loading; constant."""
+        ...
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """One forward pass, synchronously. On an exception the K/V of the scheduled sequences is undefined, all else is
+        as before."""
+        ...
+
+    def release(self) -> None:
+        """Give memory that is only kept for reuse back to the system; called when idle."""
+        ...

@@ -1,0 +1,49 @@
+"""The face of a tokenizer, as the server and LLM see it. anllm.testing.ByteTokenizer has the same face."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Detokenizer(Protocol):
+    """Turns the tokens of one sequence into text as they come."""
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete; never half a character. "" while a character is incomplete."""
+        ...
+
+    def finish(self) -> str:
+        """What is still held back; an incomplete character becomes one U+FFFD. Call once, at the end."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Thread-safe: several threads may encode at once."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are in [0, vocab_size), added tokens included."""
+        ...
+
+    @property
+    def bos_token_id(self) -> int | None: ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """All end tokens that tokenizer_config, config and generation_config of the model name."""
+        ...
+
+    @property
+    def max_token_chars(self) -> int:
+        """Characters of the longest token, so that a text of more than n * max_token_chars has more than n tokens."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids. With add_special_tokens, what the tokenizer puts around a text (BOS, say) is added, but never a
+        second BOS where the text already begins with one."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def detokenizer(self) -> Detokenizer: ...
