@@ -20,11 +20,12 @@ class Weights(StrEnum):
 
 
 class Execution(StrEnum):
-    """How the model's forward is called; see runner/model.py."""
+    """How the model's forward is called; see runner/forward.py."""
 
-    AUTO = "auto"
+    AUTO = "auto"  # the fastest that agrees with the model itself
     FLATTENED = "flattened"
     COMPATIBLE = "compatible"
+    SEQUENTIAL = "sequential"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,11 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "decode_token_budget", "max_num_waiting"):
             _at_least(1, name, getattr(self, name))
+
+    @property
+    def max_num_open(self) -> int:
+        """Sequences that may be running or waiting."""
+        return self.max_num_seqs + self.max_num_waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,10 @@ class EngineInfo:
     """What the engine found out while it loaded; sent once, before anything else.
 
     backend: "cpu", "cuda" or "metal"; blas: which BLAS does the matrix work, "" where that is no question.
-    kv_budget_bytes: memory that K/V may take; kv_bytes_per_token: what one token takes of it.
+    kv_budget_bytes: memory that K/V may take; kv_bytes_per_token: what one token takes of it, and kv_row_bytes what a
+    sequence takes whatever its length (recurrent state).
     max_model_len: longest prompt + answer in tokens; vocab_size: width of the logits.
-    execution: "flattened" or "compatible" (see runner/model.py); weights: dtype of the weights in memory.
+    execution: "flattened", "compatible" or "sequential" (see runner/forward.py); weights: dtype of the weights in memory.
     eos_token_ids: the model's end tokens.
     """
 
@@ -82,3 +83,20 @@ class EngineInfo:
     execution: str
     weights: str
     eos_token_ids: tuple[int, ...]
+    kv_row_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far loading is; sent while it goes on. `done` of `total` in the stage's own unit; total 0 is unknown."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The engine could not be made; the last that it sends. `message` is one sentence for a person."""
+
+    message: str

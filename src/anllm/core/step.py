@@ -66,7 +66,10 @@ class ScheduledSequence:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One forward pass. `resizes`, then `copies`, come before the computing. Decode rows stand first in `scheduled`."""
+    """One forward pass. `resizes`, then `copies`, come before the computing.
+
+    Decode rows stand first in `scheduled`; they, and the prefill chunks behind them, ascend by slot.
+    """
 
     scheduled: tuple[ScheduledSequence, ...]
     resizes: tuple[SlabResize, ...] = ()

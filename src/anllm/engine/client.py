@@ -1,18 +1,28 @@
 """The front's door to the engine: submit, abort, and the events that come back.
 
-Lives in one event loop (the API process's, or a library user's). Knows nothing of text, HTTP or MLX.
+Keeps the engine running: when it ends, its open requests fail, and it is started again. Lives in one event loop (the
+API process's, or a library user's). Knows nothing of text, HTTP or MLX.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
-from anllm.core.events import EngineInfo, Failed, Finished, Tokens
+from anllm.config import SchedulerConfig
+from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, LoadFailed, LoadProgress, StepEvents, Tokens
 from anllm.core.request import Request
+from anllm.engine.transport import Frame, Transport
+from anllm.errors import EngineDeadError, ModelError, NotReadyError, QueueFullError
+
+logger = logging.getLogger(__name__)
 
 Event = Tokens | Finished | Failed
 OnEvent = Callable[[Event], None]
+RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each restart in a row; after the last the engine stays down
 
 
 class EngineState(StrEnum):
@@ -23,15 +33,57 @@ class EngineState(StrEnum):
 
 
 class EngineClient:
-    """STUB (being written): the face is final."""
+    """Modified by submit, abort and what the engine sends; all in one event loop."""
 
-    state: EngineState
-    info: EngineInfo | None
-    num_open: int
+    def __init__(
+        self,
+        transport: Transport,
+        config: SchedulerConfig,
+        *,
+        on_progress: Callable[[LoadProgress], None] = lambda progress: None,
+        restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
+    ) -> None:
+        self.state = EngineState.LOADING
+        self.info: EngineInfo | None = None
+        self.num_restarts = 0
+        self._transport = transport
+        self._max_num_open = config.max_num_open
+        self._on_progress = on_progress
+        self._restart_delays_s = restart_delays_s
+        self._open: dict[int, OnEvent] = {}
+        self._ids = itertools.count()
+        self._load_error: str | None = None
+        self._settled = asyncio.Event()  # ready for the first time, or closed
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def num_open(self) -> int:
+        """Requests submitted that have neither ended nor been aborted."""
+        return len(self._open)
 
     def next_request_id(self) -> int:
         """A number not used before."""
-        raise NotImplementedError
+        return next(self._ids)
+
+    async def start(self) -> EngineInfo:
+        """Start the engine and wait until it is ready. Raises ModelError with its reason if it can't be."""
+        self._running = asyncio.create_task(self._keep_running())
+        await self._settled.wait()
+        if self.info is None:
+            raise ModelError(self._load_error or "The engine ended while it loaded the model.")
+        return self.info
+
+    async def wait_closed(self) -> None:
+        """Return when the engine is down for good."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
+
+    async def close(self) -> None:
+        """End the engine. Open requests get a Failed."""
+        self.state = EngineState.CLOSED
+        await self._transport.close()
+        if self._running is not None:
+            await self._running
 
     def submit(self, requests: Sequence[Request], on_event: OnEvent) -> None:
         """Queue all of these requests, or none of them.
@@ -40,9 +92,80 @@ class EngineClient:
         Failed nothing follows for that id.
         Raises QueueFullError if they don't all fit in the queue, NotReadyError while the engine is not ready.
         """
-        raise NotImplementedError
+        if self.state is not EngineState.READY:
+            raise NotReadyError(f"The engine is {self.state}. Try again in a moment.")
+        if len(self._open) + len(requests) > self._max_num_open:
+            raise QueueFullError(
+                f"The server has {len(self._open)} open requests of at most {self._max_num_open}, and this one needs "
+                f"{len(requests)}. Try again later."
+            )
+        for request in requests:
+            self._open[request.request_id] = on_event
+        self._transport.send(Add(request) for request in requests)
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Forget these requests: no event follows, and their slots are free by the engine's next step. Ids that have
         ended, or were never submitted, are ignored."""
-        raise NotImplementedError
+        known = tuple(i for i in request_ids if self._open.pop(i, None) is not None)
+        if known:
+            self._transport.send([Abort(known)])
+
+    # -- the engine's life ---------------------------------------------------------------------------------------------
+
+    async def _keep_running(self) -> None:
+        """Start the engine, again and again, until it is closed or fails too often in a row."""
+        delays_s = iter(self._restart_delays_s)
+        while self.state is not EngineState.CLOSED:
+            reason = await self._transport.run(self._on_frame)
+            if self.state is EngineState.READY:
+                delays_s = iter(self._restart_delays_s)  # it worked for a while: patience starts anew
+            delay_s = next(delays_s, None)
+            if self.state is EngineState.CLOSED:
+                break
+            if self.info is None or delay_s is None:
+                logger.error("the engine %s and stays down", reason)
+                break
+            logger.error("the engine %s; %d open requests fail; it is started again", reason, self.num_open)
+            self.num_restarts += 1
+            self.state = EngineState.RESTARTING
+            self._fail_open()
+            await asyncio.sleep(delay_s)
+        self.state = EngineState.CLOSED
+        self._settled.set()
+        self._fail_open()
+
+    def _fail_open(self) -> None:
+        """The engine is gone: every open request gets its end."""
+        gone, self._open = self._open, {}
+        message = "The engine ended while it worked on this request."
+        for request_id, on_event in gone.items():
+            on_event(Failed(request_id, EngineDeadError.__name__, message))
+
+    # -- frames --------------------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: Frame) -> None:
+        if isinstance(frame, StepEvents):
+            self._on_events(frame)
+        elif isinstance(frame, LoadProgress):
+            self._on_progress(frame)
+        elif isinstance(frame, LoadFailed):
+            self._load_error = frame.message
+        elif self.state is not EngineState.CLOSED:
+            self.info = frame
+            self.state = EngineState.READY
+            self._settled.set()
+
+    def _on_events(self, events: StepEvents) -> None:
+        for tokens in events.tokens:
+            self._deliver(self._open.get(tokens.request_id), tokens)
+        for end in (*events.finished, *events.failed):
+            self._deliver(self._open.pop(end.request_id, None), end)
+
+    def _deliver(self, on_event: OnEvent | None, event: Event) -> None:
+        if on_event is None:  # aborted
+            return
+        try:
+            on_event(event)
+        except Exception:  # one request's reader must not take the others' events away
+            logger.exception("request %d: its reader failed; it is aborted", event.request_id)
+            self.abort([event.request_id])

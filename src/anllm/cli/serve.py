@@ -1,0 +1,152 @@
+"""`anllm serve`: the server. Flags carry vLLM's names where they mean the same."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import click
+
+from anllm.config import (
+    CacheConfig,
+    Config,
+    Execution,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+    Weights,
+)
+from anllm.errors import AnllmError
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Size(click.ParamType):
+    """A number of bytes, as 8G or 512M."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).upper().removesuffix("IB").removesuffix("B")
+        unit = text[-1] if text[-1:].isalpha() else ""
+        try:
+            return int(float(text.removesuffix(unit)) * UNITS[unit])
+        except (KeyError, ValueError):
+            self.fail(f"{value!r} is no size; give a number of bytes, or one with K, M, G or T, such as 8G", param, ctx)
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("model", required=False)
+@click.option("--host", default=ServerConfig.host, help="Address to listen on.")
+@click.option("--port", default=ServerConfig.port, type=int, help="Port to listen on.")
+@click.option("--served-model-name", help="Id under which clients ask for the model.  [default: its own name]")
+@click.option("--max-model-len", type=int, help="Longest prompt + answer in tokens.  [default: the model's limit]")
+@click.option("--max-num-seqs", default=SchedulerConfig.max_num_seqs, type=int, help="Sequences in one batch.")
+@click.option(
+    "--max-num-batched-tokens",
+    default=SchedulerConfig.max_num_batched_tokens,
+    type=int,
+    help="Tokens in one step when nobody decodes.",
+)
+@click.option(
+    "--decode-token-budget",
+    default=SchedulerConfig.decode_token_budget,
+    type=int,
+    help="Tokens in one step while others decode.",
+)
+@click.option(
+    "--max-num-waiting",
+    default=SchedulerConfig.max_num_waiting,
+    type=int,
+    help="Sequences in the queue; one more is refused with 429.",
+)
+@click.option(
+    "--memory-fraction",
+    default=CacheConfig.memory_fraction,
+    type=float,
+    help="Share of the device's memory for weights, K/V and work together.",
+)
+@click.option("--kv-memory", type=Size(), help="Memory for K/V, such as 8G.  [default: what the fraction leaves]")
+@click.option(
+    "--weights",
+    default=ModelConfig.weights.value,
+    type=click.Choice([w.value for w in Weights]),
+    help="Form of the weights in memory.",
+)
+@click.option(
+    "--execution",
+    default=ModelConfig.execution.value,
+    type=click.Choice([e.value for e in Execution]),
+    help="How the model is called; auto takes the fastest that agrees with the model.",
+)
+@click.option("--blas", help="BLAS library for the CPU backend.  [default: the best one found]")
+@click.option("--max-n", default=ServerConfig.max_n, type=int, help="Highest n of a request.")
+@click.option(
+    "--max-stop-strings", default=ServerConfig.max_stop_strings, type=int, help="Most stop strings of a request."
+)
+@click.option("--max-body", default=ServerConfig.max_body_bytes, type=Size(), help="Longest request body, such as 32M.")
+@click.option(
+    "--keep-alive",
+    default=ServerConfig.keep_alive_s,
+    type=float,
+    help="Seconds of silence after which a stream sends a comment.",
+)
+@click.option(
+    "--drain-timeout",
+    default=ServerConfig.drain_timeout_s,
+    type=float,
+    help="Seconds that open requests get to finish after SIGTERM.",
+)
+@click.option(
+    "--log-level",
+    default="info",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="What to log on stderr.",
+)
+def serve(model: str | None, log_level: str, **options: Any) -> None:
+    """Serve MODEL: a hub id, a local folder, or a .gguf file. Without MODEL, the embedded default model."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    from anllm.cli.console import TerminalConsole
+    from anllm.launch import serve as run_server
+
+    try:
+        config = build_config(model, options)
+        with TerminalConsole() as console:
+            code = run_server(config, console)
+    except AnllmError as error:
+        click.echo(f"Error: {error.message}", err=True)
+        sys.exit(1)
+    sys.exit(code)
+
+
+def build_config(model: str | None, options: dict[str, Any]) -> Config:
+    """The command's options by section. Raises ConfigError for a value out of range."""
+    return Config(
+        model=ModelConfig(
+            model=model,
+            served_model_name=options["served_model_name"],
+            max_model_len=options["max_model_len"],
+            weights=Weights(options["weights"]),
+            execution=Execution(options["execution"]),
+            blas=options["blas"],
+        ),
+        cache=CacheConfig(memory_fraction=options["memory_fraction"], kv_memory_bytes=options["kv_memory"]),
+        scheduler=SchedulerConfig(
+            max_num_seqs=options["max_num_seqs"],
+            max_num_batched_tokens=options["max_num_batched_tokens"],
+            decode_token_budget=options["decode_token_budget"],
+            max_num_waiting=options["max_num_waiting"],
+        ),
+        server=ServerConfig(
+            host=options["host"],
+            port=options["port"],
+            max_body_bytes=options["max_body"],
+            max_n=options["max_n"],
+            max_stop_strings=options["max_stop_strings"],
+            keep_alive_s=options["keep_alive"],
+            drain_timeout_s=options["drain_timeout"],
+        ),
+    )

@@ -1,0 +1,95 @@
+"""The engine's loop: drain the inbox, schedule, run, update, emit. Owned by one thread, which does all MLX work."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from anllm.config import SchedulerConfig
+from anllm.core.events import Abort, Add, Failed, StepEvents
+from anllm.core.step import Runner, StepPlan
+from anllm.errors import AnllmError
+from anllm.kvcache.pool import KVPool
+from anllm.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+Command = Add | Abort
+MAX_FAILED_STEPS = 3  # in a row; then the model is broken, not a request
+
+
+class EngineBrokenError(Exception):
+    """Several steps in a row raised: this engine can't go on."""
+
+
+class EngineLoop:
+    """One step at a time, on the caller's thread. `emit` gets all events of a step in one call."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        config: SchedulerConfig,
+        emit: Callable[[StepEvents], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        info = runner.info
+        pool = KVPool(
+            budget_bytes=info.kv_budget_bytes,
+            bytes_per_token=info.kv_bytes_per_token,
+            max_model_len=info.max_model_len,
+            row_bytes=info.kv_row_bytes,
+        )
+        self.scheduler = Scheduler(
+            config, pool, max_model_len=info.max_model_len, eos_token_ids=info.eos_token_ids
+        )
+        self._runner = runner
+        self._emit = emit
+        self._clock = clock
+        self._num_failed_steps = 0
+
+    def take(self, commands: Iterable[Command]) -> None:
+        """Apply what the front sent. A request that can't be queued is answered with Failed at once."""
+        failed: list[Failed] = []
+        for command in commands:
+            if isinstance(command, Abort):
+                for request_id in command.request_ids:
+                    self.scheduler.abort(request_id)
+                continue
+            try:
+                self.scheduler.add(command.request)
+            except AnllmError as error:
+                failed.append(Failed(command.request.request_id, type(error).__name__, error.message))
+        if failed:
+            self._emit(StepEvents(failed=tuple(failed)))
+
+    def step(self) -> bool:
+        """One forward pass. False if there was nothing to do.
+
+        Raises EngineBrokenError after MAX_FAILED_STEPS in a row; the sequences in them have had their Failed.
+        """
+        plan = self.scheduler.schedule(self._clock())
+        if plan is None:
+            return False
+        self._emit(self._run(plan))
+        if self._num_failed_steps >= MAX_FAILED_STEPS:
+            raise EngineBrokenError(f"{self._num_failed_steps} steps in a row failed")
+        return True
+
+    def rest(self) -> None:
+        """Nothing to do for now: give back memory, and let the garbage collector in."""
+        self.scheduler.check_integrity()
+        self._runner.release()
+        gc.collect()
+
+    def _run(self, plan: StepPlan) -> StepEvents:
+        try:
+            result = self._runner.run(plan)
+        except Exception:
+            # The one broad except of the engine: whatever the model raised, it ends the requests of this step only.
+            logger.exception("step with %d sequences failed", len(plan.scheduled))
+            self._num_failed_steps += 1
+            return self.scheduler.fail(plan, "The model failed on this step. The server's log has the reason.")
+        self._num_failed_steps = 0
+        return self.scheduler.update(plan, result, self._clock())

@@ -1,0 +1,165 @@
+"""The engine in a process of its own: spawned here, watched here, ended here.
+
+A fault of Metal or CUDA ends the process in which it happens; so it is not the API's. Frames go over a local socket.
+The child reads its standard input for nothing but its end: when the parent is gone, whatever the reason, so is the
+child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import zmq
+import zmq.asyncio
+
+from anllm.config import SchedulerConfig
+from anllm.core.events import LoadFailed, LoadProgress
+from anllm.core.step import Runner
+from anllm.engine.loop import Command, EngineLoop
+from anllm.engine.transport import REST_AFTER_S, Frame, OnFrame, decode, drive, encode
+from anllm.errors import AnllmError
+
+logger = logging.getLogger(__name__)
+
+END_GRACE_S = 5.0  # between asking the child to end and ending it
+
+
+class ProcessTransport:
+    """The front's side: one child at a time."""
+
+    def __init__(self, command: Callable[[], Sequence[str]]) -> None:
+        """command() starts a child; the address of the socket is added as its last argument."""
+        self._command = command
+        self._socket: zmq.asyncio.Socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running child."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def run(self, on_frame: OnFrame) -> str:
+        context = zmq.asyncio.Context()  # new for each child, as the address: nothing stale comes in
+        with tempfile.TemporaryDirectory(prefix="anllm-") as folder:
+            address = f"ipc://{folder}/engine"
+            socket = self._socket = context.socket(zmq.PAIR)
+            socket.set_hwm(0)
+            socket.bind(address)
+            process = self._process = await asyncio.create_subprocess_exec(
+                *self._command(), address, stdin=asyncio.subprocess.PIPE
+            )
+            receiving = asyncio.create_task(_receive(socket, on_frame))
+            try:
+                code = await process.wait()
+                await _drain(socket, on_frame, receiving)
+            finally:
+                self._socket = None
+                if process.returncode is None:
+                    process.kill()
+                receiving.cancel()
+                context.destroy(linger=0)
+        return _describe(code)
+
+    def send(self, commands: Iterable[Command]) -> None:
+        if self._socket is None:
+            return  # it ended just now; run() tells
+        for command in commands:
+            self._socket.send(encode(command))  # a PAIR socket without a limit takes it at once
+
+    async def close(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), END_GRACE_S)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _receive(socket: zmq.asyncio.Socket, on_frame: OnFrame) -> None:
+    while True:
+        on_frame(decode(await socket.recv()))  # type: ignore[arg-type]
+
+
+async def _drain(socket: zmq.asyncio.Socket, on_frame: OnFrame, receiving: asyncio.Task[None]) -> None:
+    """What the child sent before it ended still counts."""
+    receiving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await receiving
+    while await socket.poll(100):
+        on_frame(decode(await socket.recv()))  # type: ignore[arg-type]
+
+
+def _describe(code: int) -> str:
+    if code < 0:
+        return f"ended by signal {signal.Signals(-code).name}"
+    return f"ended with code {code}"
+
+
+# -- the child's side --------------------------------------------------------------------------------------------------
+
+
+def serve_socket(
+    address: str,
+    config: SchedulerConfig,
+    runner_factory: Callable[[Callable[[LoadProgress], None]], Runner],
+) -> int:
+    """The child's main: make the runner, then step until the parent is gone. Returns the exit code.
+
+    runner_factory gets a function that takes LoadProgress, and raises AnllmError for a model that can't be served.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    _end_with_parent()
+    socket = zmq.Context().socket(zmq.PAIR)
+    socket.set_hwm(0)
+    socket.connect(address)
+
+    def emit(frame: Frame) -> None:
+        socket.send(encode(frame))
+
+    try:
+        runner = runner_factory(emit)
+    except AnllmError as error:
+        emit(LoadFailed(error.message))
+        socket.close(linger=1000)
+        return 1
+    loop = EngineLoop(runner, config, emit)
+    emit(runner.info)
+    for is_idle in drive(loop):
+        if is_idle and not socket.poll(int(REST_AFTER_S * 1000)):
+            loop.rest()
+            socket.poll()
+        loop.take(_receive_all(socket))
+    return 0
+
+
+def _receive_all(socket: zmq.Socket[bytes]) -> list[Command]:
+    commands: list[Command] = []
+    with contextlib.suppress(zmq.Again):
+        while True:
+            commands.append(decode(socket.recv(zmq.NOBLOCK)))  # type: ignore[arg-type]
+    return commands
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe whose other end only the parent holds: at its end, so is this process."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=watch, name="anllm-parent-watch", daemon=True).start()
+

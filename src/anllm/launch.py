@@ -1,0 +1,235 @@
+"""The composition root of the API process: builds the rooms, hands each its neighbours, and runs the server.
+
+Order: bind the port, look at the model's name, then listen at once and load meanwhile, so that /health can tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import uvicorn
+
+from anllm.config import Config, ServerConfig
+from anllm.core.events import EngineInfo, LoadProgress
+from anllm.engine.client import EngineClient
+from anllm.engine.process import ProcessTransport
+from anllm.errors import AnllmError, ConfigError
+from anllm.runner.build import RunnerSettings
+from anllm.server.app import create_app
+from anllm.server.service import Service
+from anllm.store.progress import Progress
+from anllm.store.resolve import ModelSource, fetch, parse_source
+from anllm.text.chat_template import load_chat_template
+from anllm.text.tokenizer import load_tokenizer
+from anllm.worker import encode_settings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+DRAIN_SLACK_S = 2.0  # after the drain timeout, for error frames to go out
+
+
+class Console(Progress, Protocol):
+    """What the person who starts the server sees."""
+
+    def loading(self, progress: LoadProgress) -> None:
+        """The engine loads."""
+
+    def ready(self, address: str, model_id: str, info: EngineInfo) -> None:
+        """The model answers."""
+
+
+def serve(config: Config, console: Console) -> int:
+    """Run the server until it is told to end. Returns the exit code; raises AnllmError if it can't start."""
+    listener = bind(config.server)
+    try:
+        source = parse_source(config.model.model)
+        with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
+            return runner.run(_Server(config, source, listener, console).run())
+    finally:
+        listener.close()
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """The listening socket. Raises ConfigError with one sentence if the address can't be had."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"Can't listen on {config.host} port {config.port}: {error.strerror or error}.") from None
+    listener.setblocking(False)
+    return listener
+
+
+class _Server:
+    """One run: the web server, the engine, and who ends when."""
+
+    def __init__(self, config: Config, source: ModelSource, listener: socket.socket, console: Console) -> None:
+        self._config = config
+        self._source = source
+        self._listener = listener
+        self._console = console
+        self._settings: RunnerSettings | None = None
+        transport = ProcessTransport(self._engine_command)
+        self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
+        self._service = Service(self._client, config.model.served_model_name or source.name, int(time.time()))
+        self._web = _web_server(create_app(self._service, config.server), config.server)
+        self._failure: AnllmError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Serve until a signal, or until the model can't be served."""
+        self._on_signals()
+        self._spawn(self._bring_up())
+        await self._web.serve(sockets=[self._listener])
+        for task in self._tasks:
+            task.cancel()
+        await self._client.close()
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    async def _bring_up(self) -> None:
+        """Fetch, load, announce; then watch the engine until it is down for good."""
+        try:
+            await self._load()
+        except AnllmError as error:
+            self._fail(error)
+            return
+        await self._client.wait_closed()
+        if not self._service.draining:
+            self._fail(AnllmError("The engine ended too often in a row; see the log for the reason."))
+
+    async def _load(self) -> None:
+        config, service = self._config, self._service
+        folder = await _in_thread(lambda: fetch(self._source, self._console))
+        tokenizer = await _in_thread(lambda: load_tokenizer(folder))
+        self._settings = RunnerSettings(
+            folder, tuple(sorted(tokenizer.eos_token_ids)), config.model, config.cache, config.scheduler
+        )
+        template = _in_thread(lambda: _warm_template(load_chat_template(folder)))
+        info = await self._client.start()
+        service.tokenizer, service.chat_template = tokenizer, await template
+        service.max_model_len = info.max_model_len
+        host, port = self._listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        self._console.ready(f"http://{host}:{port}", service.model_id, info)
+
+    def _engine_command(self) -> list[str]:
+        assert self._settings is not None
+        return [sys.executable, "-m", "anllm.worker", encode_settings(self._settings)]
+
+    def _fail(self, error: AnllmError) -> None:
+        self._failure = error
+        self._service.start_error = error.message
+        self._web.should_exit = True
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        """First: take nothing new, let streams finish. Second: end now."""
+        if self._service.draining:
+            self._web.force_exit = True
+            self._spawn(self._client.close())
+            return
+        self._service.draining = True
+        self._web.should_exit = True
+        self._spawn(self._drain())
+
+    async def _drain(self) -> None:
+        """Give open requests their time; those that still run then get an error, and their streams an end."""
+        deadline = time.monotonic() + self._config.server.drain_timeout_s
+        while self._client.num_open and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        await self._client.close()
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _WebServer(uvicorn.Server):
+    """uvicorn without its own signal handling, which can't drain streams."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _web_server(app: object, config: ServerConfig) -> _WebServer:
+    return _WebServer(
+        uvicorn.Config(
+            app,  # type: ignore[arg-type]
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            http="httptools",
+            server_header=False,
+            timeout_graceful_shutdown=int(config.drain_timeout_s + DRAIN_SLACK_S),
+        )
+    )
+
+
+def _event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it exists."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Like asyncio.to_thread, on a thread that does not hold up the end of the process: a download may take long."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(value)  # type: ignore[arg-type]
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=run, name="anllm-load", daemon=True).start()
+    return await result
+
+
+def _warm_template(template: T) -> T:
+    """Rendering imports a slow library on first use; let no request wait for it."""
+    render = getattr(template, "render", None)
+    if render is not None:
+        try:
+            render([{"role": "user", "content": "hi"}])
+        except AnllmError:
+            logger.debug("the chat template refuses a plain message", exc_info=True)
+    return template

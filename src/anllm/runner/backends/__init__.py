@@ -1,0 +1,45 @@
+"""What is special to a backend, one file each behind one face."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from anllm.config import Weights
+from anllm.runner.attention import Kernels
+from anllm.runner.blas import Blas
+from anllm.runner.sampler import Sampler
+
+
+class Backend(Protocol):
+    """The machine's side of running a model."""
+
+    name: str
+    blas: str
+    kernels: Kernels
+    sampler: Sampler
+
+    def prepare(self, model: nn.Module, weights: Weights) -> str:
+        """Bring a lazily loaded model's weights into the form in which they stay; returns the form's name."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Memory that weights, K/V and working memory could take together, if they took all."""
+        ...
+
+
+def select_backend(blas: Blas) -> Backend:
+    """The backend of MLX's default device. `blas` is what was loaded for a CPU."""
+    if mx.default_device() == mx.Device(mx.cpu):
+        from anllm.runner.backends.cpu import CpuBackend
+
+        return CpuBackend(blas)
+    if mx.metal.is_available():
+        from anllm.runner.backends.metal import MetalBackend
+
+        return MetalBackend()
+    from anllm.runner.backends.cuda import CudaBackend
+
+    return CudaBackend()

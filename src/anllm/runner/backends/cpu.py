@@ -1,0 +1,117 @@
+"""Linux CPU: float32 weights, since nothing else has a fast matmul here, and sampling in NumPy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model, get_total_parameters
+
+from anllm.config import Weights
+from anllm.errors import ModelError
+from anllm.runner.attention import StockKernels
+from anllm.runner.blas import Blas
+from anllm.runner.sampler import HostSampler
+
+logger = logging.getLogger(__name__)
+
+FLOAT32_SHARE = 0.7  # of the memory that float32 weights may take; the rest is for K/V and work
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+class CpuBackend:
+    """See Backend."""
+
+    name = "cpu"
+
+    def __init__(self, blas: Blas) -> None:
+        if shutil.which("g++") is None:  # mx.compile runs it; without one every compiled function would fail
+            mx.disable_compile()
+        self.blas = f"{blas.name}, {tune(blas)}"
+        self.kernels = StockKernels()
+        self.sampler = HostSampler()
+
+    def prepare(self, model: nn.Module, weights: Weights) -> str:
+        if weights is Weights.AS_IS:
+            return stored_form(model)
+        size = 4 * get_total_parameters(model)
+        if size > FLOAT32_SHARE * self.memory_bytes():
+            if weights is Weights.DEQUANTIZE:
+                raise ModelError(f"The weights need {size / 1e9:.1f} GB as float32, more than this machine has for them.")
+            logger.warning("float32 weights (%.1f GB) don't fit; kept as stored, which is slow on a CPU", size / 1e9)
+            return stored_form(model)
+        model.set_dtype(mx.float32)  # scales and biases too, so that dequantising rounds nothing
+        dequantize_model(model)
+        model.set_dtype(mx.float32)
+        return "float32"
+
+    def memory_bytes(self) -> int:
+        return available_memory()
+
+
+def stored_form(model: nn.Module) -> str:
+    """Like "4-bit" or "bfloat16": the form of most of the weights."""
+    bits = [module.bits for module in model.modules() if hasattr(module, "bits")]
+    if bits:
+        return f"{max(set(bits), key=bits.count)}-bit"
+    sizes: dict[str, int] = {}
+    for _, array in tree_flatten(model.parameters()):
+        name = str(array.dtype).removeprefix("mlx.core.")
+        sizes[name] = sizes.get(name, 0) + array.size
+    return max(sizes, key=lambda name: sizes[name])
+
+
+def available_memory() -> int:
+    """Bytes that this process may take: what is free now, inside the container's limit."""
+    meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    found = [int(meminfo["MemAvailable"].split()[0]) * 1024]
+    for file in CGROUP_LIMITS:
+        try:
+            found.append(int(file.read_text()))
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+    return min(found)
+
+
+def tune(blas: Blas) -> str:
+    """Check that the BLAS computes right, and give it the number of threads that measured best. A line about both.
+
+    Raises ModelError if it computes wrong (older OpenBLAS builds do on newer processors).
+    """
+    a, b = (mx.array(np.random.default_rng(0).standard_normal(shape, np.float32)) for shape in ((33, 200), (200, 65)))
+    if not np.allclose(np.array(a @ b), np.einsum("ik,kj->ij", np.array(a), np.array(b)), atol=1e-3):
+        raise ModelError(f"The BLAS in use ({blas.name}) computes wrong products on this processor; choose another one.")
+    if blas.set_threads is None:
+        return f"{measure():.0f} GFLOP/s"
+    speeds = {}
+    for number in thread_counts():
+        blas.set_threads(number)
+        speeds[number] = measure()
+    best = max(speeds, key=lambda number: speeds[number])
+    blas.set_threads(best)
+    return f"{speeds[best]:.0f} GFLOP/s on {best} threads"
+
+
+def thread_counts() -> Iterable[int]:
+    """1, 2, 4 … up to the processors that this process may use."""
+    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return sorted({*(2**k for k in range(most.bit_length()) if 2**k <= most), most})
+
+
+def measure(rows: int = 32, width: int = 576, height: int = 1536, seconds: float = 0.05) -> float:
+    """GFLOP/s of a product of decode's shape."""
+    x, w = mx.random.normal((rows, width)), mx.random.normal((height, width))
+    mx.eval(x, w, x @ w.T)
+    count, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds or count < 2:
+        mx.eval(x @ w.T)
+        count += 1
+    return 2 * rows * width * height * count / elapsed / 1e9

@@ -1,0 +1,35 @@
+"""NVIDIA GPUs, through mlx[cuda12] or mlx[cuda13]."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.utils import dequantize_model, get_total_parameters
+
+from anllm.config import Weights
+from anllm.runner.attention import StockKernels
+from anllm.runner.backends.cpu import stored_form
+from anllm.runner.sampler import DeviceSampler
+
+HALF_SHARE = 0.6  # of the device that dequantised weights may take; the rest is for K/V and work
+
+
+class CudaBackend:
+    """See Backend."""
+
+    name = "cuda"
+    blas = ""
+
+    def __init__(self) -> None:
+        self.kernels = StockKernels()
+        self.sampler = DeviceSampler()
+
+    def prepare(self, model: nn.Module, weights: Weights) -> str:
+        """A quantised checkpoint runs faster dequantised at every batch size here (docs/architecture.md), where it fits."""
+        fits = 2 * get_total_parameters(model) < HALF_SHARE * self.memory_bytes()
+        if weights is Weights.DEQUANTIZE or (weights is Weights.AUTO and fits):
+            dequantize_model(model)
+        return stored_form(model)
+
+    def memory_bytes(self) -> int:
+        return int(mx.device_info()["memory_size"])

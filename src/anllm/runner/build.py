@@ -1,0 +1,72 @@
+"""Builds the runner, in the order that the platform demands: BLAS before MLX, everything on the calling thread."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from anllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from anllm.core.events import LoadProgress
+from anllm.core.step import Runner
+from anllm.errors import ConfigError
+from anllm.runner.blas import Blas, load_blas
+
+NO_BACKEND = (
+    "MLX has no backend here. Install one: pip install 'anllm[cpu]', or with an NVIDIA GPU 'anllm[cuda13]' or "
+    "'anllm[cuda12]'."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """What a runner is built from. eos_token_ids: all end tokens of the model, as its tokenizer's files name them."""
+
+    folder: Path
+    eos_token_ids: tuple[int, ...]
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+
+
+def build_runner(
+    settings: RunnerSettings, cache_folder: Path, on_progress: Callable[[LoadProgress], None] = lambda progress: None
+) -> Runner:
+    """Choose the backend and load the model, on the calling thread.
+
+    Raises ConfigError (no backend, a bad BLAS) and ModelError (the model can't be served).
+    """
+    blas = load_blas(settings.model.blas, cache_folder) if runs_on_cpu() else Blas("")
+    with _kept_file_limit():
+        try:
+            import mlx.core  # noqa: F401 - the one place where its absence can be told apart
+        except ImportError as error:
+            raise ConfigError(f"{NO_BACKEND} ({error})") from error
+        from anllm.runner.backends import select_backend
+        from anllm.runner.run import ModelRunner
+
+        return ModelRunner(settings, select_backend(blas), on_progress)
+
+
+def runs_on_cpu() -> bool:
+    """Whether the MLX that is installed is the CPU build of Linux."""
+    if platform.system() != "Linux":
+        return False
+    installed = {(d.metadata["Name"] or "").lower() for d in importlib.metadata.distributions()}
+    return not any(name.startswith("mlx-cuda") for name in installed)
+
+
+@contextmanager
+def _kept_file_limit() -> Iterator[None]:
+    """Importing mlx_lm lowers both limits of open files for the whole process; raise the soft one again, as far as the
+    hard one still allows."""
+    before, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        yield
+    finally:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, hard), hard))

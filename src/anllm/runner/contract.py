@@ -1,0 +1,209 @@
+"""The contract test at load: which way of calling a model gives what the model itself gives.
+
+A random sequence goes through the model with its own cache, and then through each way, from the fast to the plain: in
+two chunks and by decoding, beside another sequence. The first way whose logits agree is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+
+from anllm.config import Execution
+from anllm.core.request import SamplingParams
+from anllm.core.step import ScheduledSequence, SlabResize, Slot, StepPlan
+from anllm.errors import ModelError
+from anllm.runner.attention import Kernels, hook_attention
+from anllm.runner.compatible import BuildCache, CompatibleForward, StateStore
+from anllm.runner.flattened import FlattenedForward
+from anllm.runner.forward import Forward, Head
+from anllm.runner.kv_store import KVStore, LayerShape
+from anllm.runner.sequential import SequentialForward
+
+logger = logging.getLogger(__name__)
+
+NUM_TOKENS = 24
+CAPACITY = 256
+# Largest difference of logits, as a share of the largest logit. Half types round differently in other shapes.
+TOLERANCE = {mx.float32: 2e-3}
+HALF_TOLERANCE = 5e-2
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenForward:
+    """The way that was chosen. bytes_per_token: K/V of all layers; row_bytes: state of a row whatever its length."""
+
+    forward: Forward
+    bytes_per_token: int
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKinds:
+    """How the model's own list of caches is built: from K/V layers and state layers, one each or in lists."""
+
+    shapes: list[LayerShape]
+    state_sizes: list[int]
+    state_bytes: int
+    build: BuildCache
+    is_plain: bool  # nothing but K/V, one cache for each layer
+
+    @property
+    def bytes_per_token(self) -> int:
+        return sum(shape.bytes_per_token for shape in self.shapes)
+
+
+class UnsuitableError(Exception):
+    """A way can't go with this model; the message says why."""
+
+
+def choose_forward(model: nn.Module, kernels: Kernels, wanted: Execution, vocab_size: int) -> ChosenForward:
+    """The fastest way that agrees with the model itself, or the one that is wanted.
+
+    Raises ModelError if the wanted way does not agree, or none does.
+    """
+    hook_attention()
+    sequences = _random_sequences(vocab_size)
+    references, caches = _references(model, sequences)
+    tolerance = TOLERANCE.get(references[0].dtype, HALF_TOLERANCE)
+    reasons = []
+    for name, build in _ways(model, kernels, caches).items():
+        if wanted not in (Execution.AUTO, name):
+            continue
+        try:
+            chosen = build()
+            difference = _largest_difference(build().forward, sequences, references)
+        except Exception as error:  # whatever a model does when it is called in a way that it was not written for
+            logger.debug("%s failed", name, exc_info=True)
+            reasons.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        if difference <= tolerance:
+            for reason in reasons:
+                logger.warning("a slower way of calling the model is taken (%s), since %s", name, reason)
+            return chosen
+        reasons.append(f"{name}: its logits differ by {difference:.2%}")
+    raise ModelError("The model can't be run: " + "; ".join(reasons))
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """Width of the logits, found by asking for some."""
+    return int(model(mx.array([[0]])).shape[-1])
+
+
+# -- the ways ----------------------------------------------------------------------------------------------------------
+
+
+def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> dict[str, Callable[[], ChosenForward]]:
+    """What builds each way, fast ones first. Each call builds a new one, with stores of its own."""
+    head = Head(model)
+
+    def flattened() -> ChosenForward:
+        kinds = analyse(caches)
+        if not kinds.is_plain:
+            raise UnsuitableError("some layers keep more than K/V")
+        return ChosenForward(FlattenedForward(head, KVStore(kinds.shapes), kernels), kinds.bytes_per_token, 0)
+
+    def compatible() -> ChosenForward:
+        kinds = analyse(caches)
+        forward = CompatibleForward(head, KVStore(kinds.shapes), StateStore(kinds.state_sizes), kinds.build)
+        return ChosenForward(forward, kinds.bytes_per_token, kinds.state_bytes)
+
+    def sequential() -> ChosenForward:
+        size = sum(array.nbytes for _, array in tree_flatten([c.state for c in caches]) if isinstance(array, mx.array))
+        return ChosenForward(SequentialForward(model, head), -(-size // NUM_TOKENS), 0)
+
+    return {"flattened": flattened, "compatible": compatible, "sequential": sequential}
+
+
+def analyse(caches: list[Any]) -> CacheKinds:
+    """Take apart the caches that mlx-lm made for a model, after a forward has filled them.
+
+    Raises UnsuitableError for a kind that slots can't stand in for.
+    """
+    shapes: list[LayerShape] = []
+    states: list[ArraysCache] = []
+
+    def take(cache: Any) -> Callable[[Callable[[int], Any], Callable[[int], Any]], Any]:
+        if type(cache) is CacheList:
+            children = [take(child) for child in cache.caches]
+            return lambda kv, state: CacheList(*[child(kv, state) for child in children])
+        if type(cache) is ArraysCache:
+            states.append(cache)
+            return lambda kv, state, i=len(states) - 1: state(i)
+        shapes.append(_shape(cache))
+        return lambda kv, state, i=len(shapes) - 1: kv(i)
+
+    parts = [take(cache) for cache in caches]
+    return CacheKinds(
+        shapes,
+        [len(state.cache) for state in states],
+        sum(state.nbytes for state in states),
+        lambda kv, state: [part(kv, state) for part in parts],
+        is_plain=not states and len(shapes) == len(caches),
+    )
+
+
+def _shape(cache: Any) -> LayerShape:
+    rotating = type(cache) is RotatingKVCache and cache.keep == 0
+    if type(cache) is not KVCache and not rotating:
+        raise UnsuitableError(f"its cache is a {type(cache).__name__}")
+    if cache.keys is None:
+        raise UnsuitableError("a layer does not use its cache")
+    _, heads, _, key_dim = cache.keys.shape
+    return LayerShape(heads, key_dim, cache.values.shape[-1], cache.keys.dtype, cache.max_size if rotating else None)
+
+
+# -- the comparison ----------------------------------------------------------------------------------------------------
+
+
+def _random_sequences(vocab_size: int) -> list[list[int]]:
+    tokens = [random.Random(0).randrange(vocab_size) for _ in range(NUM_TOKENS)]
+    return [tokens, tokens[::-1]]
+
+
+def _references(model: nn.Module, sequences: list[list[int]]) -> tuple[list[mx.array], list[Any]]:
+    """Logits [NUM_TOKENS, vocab] of each sequence by the model itself, and the caches that the last one filled."""
+    references = []
+    for tokens in sequences:
+        caches = make_prompt_cache(model)
+        references.append(model(mx.array([tokens]), cache=caches)[0])
+        mx.eval(references[-1], [c.state for c in caches])
+    return references, caches
+
+
+def _largest_difference(forward: Forward, sequences: list[list[int]], references: list[mx.array]) -> float:
+    """Of the logits, as a share of the largest one: two sequences prefilled in chunks, mixed, and decoded together."""
+    worst = 0.0
+    for plan in _plans(sequences):
+        logits = forward.logits(plan)
+        sampled = [s for s in plan.scheduled if s.sample]
+        for row, entry in enumerate(sampled):
+            assert logits is not None
+            expected = references[entry.request_id][entry.end - 1].astype(mx.float32)
+            difference = mx.abs(logits[row].astype(mx.float32) - expected).max() / mx.abs(expected).max()
+            worst = max(worst, float(difference.item())) if difference.item() == difference.item() else float("inf")
+    return worst
+
+
+def _plans(sequences: list[list[int]]) -> list[StepPlan]:
+    """The steps of the test. Slot 1 stays empty, so that decode rows have a gap between them."""
+    slots = [Slot(CAPACITY, 0), Slot(CAPACITY, 2)]
+
+    def part(sequence: int, start: int, end: int, sample: bool) -> ScheduledSequence:
+        tokens = tuple(sequences[sequence][start:end])
+        return ScheduledSequence(sequence, slots[sequence], start, tokens, sample, 0, SamplingParams())
+
+    return [
+        StepPlan((part(0, 0, 10, False), part(1, 0, 6, False)), resizes=(SlabResize(CAPACITY, 3),)),
+        StepPlan((part(0, 10, 20, False), part(1, 6, 8, True))),
+        StepPlan((part(1, 8, 9, True), part(0, 20, 23, True))),
+        StepPlan((part(0, 23, 24, True), part(1, 9, 10, True))),
+    ]

@@ -1,0 +1,102 @@
+"""The arrays behind the slots of kvcache/pool.py: per layer and size class one K and one V slab.
+
+A slab is one flat array [num_slots * num_heads * capacity, head_dim], so that writing the new tokens of a whole step is
+one scatter along its first axis, in place (MLX donates the buffer as long as nobody else holds the array). For
+attention it is seen as [num_slots, num_heads, capacity, head_dim], the order that needs no copy. What lies behind a
+row's length is garbage and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from anllm.core.step import SlabResize, Slot, SlotCopy
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """K/V of one layer. window: how many of the newest tokens a token may look at (itself included), None for all."""
+
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    dtype: mx.Dtype
+    window: int | None = None
+
+    @property
+    def bytes_per_token(self) -> int:
+        return self.num_heads * (self.key_dim + self.value_dim) * self.dtype.size
+
+
+class LayerSlabs:
+    """The slabs of one layer, by capacity. Changed by resize, copy and write."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        self.shape = shape
+        self._keys: dict[int, mx.array] = {}
+        self._values: dict[int, mx.array] = {}
+
+    def keys(self, capacity: int) -> mx.array:
+        """[num_slots, num_heads, capacity, key_dim]"""
+        return self._keys[capacity].reshape(-1, self.shape.num_heads, capacity, self.shape.key_dim)
+
+    def values(self, capacity: int) -> mx.array:
+        """[num_slots, num_heads, capacity, value_dim]"""
+        return self._values[capacity].reshape(-1, self.shape.num_heads, capacity, self.shape.value_dim)
+
+    def write(self, capacity: int, index: mx.array, keys: mx.array, values: mx.array) -> None:
+        """Scatter new tokens. index: flat rows [n * num_heads]; keys, values: [n, num_heads, ..., dim] of that order."""
+        self._keys[capacity][index] = keys.reshape(-1, self.shape.key_dim).astype(self.shape.dtype)
+        self._values[capacity][index] = values.reshape(-1, self.shape.value_dim).astype(self.shape.dtype)
+
+    def arrays(self, capacities: Iterable[int]) -> list[mx.array]:
+        """The slabs of these capacities, to be evaluated."""
+        return [slabs[c] for c in capacities for slabs in (self._keys, self._values)]
+
+    def resize(self, capacity: int, num_slots: int) -> None:
+        """Cut or extend; evaluated at once, so that only one slab at a time needs room twice."""
+        rows = num_slots * self.shape.num_heads * capacity
+        for slabs, dim in ((self._keys, self.shape.key_dim), (self._values, self.shape.value_dim)):
+            old = slabs.pop(capacity, None)
+            kept = 0 if old is None else min(old.shape[0], rows)
+            parts = [] if old is None else [old[:kept]]
+            slabs[capacity] = mx.concatenate([*parts, mx.zeros((rows - kept, dim), self.shape.dtype)])
+            del old, parts
+            mx.eval(slabs[capacity])
+
+    def copy(self, source: Slot, target: Slot, num_tokens: int) -> None:
+        """Tokens [0, num_tokens) of one row to another."""
+        row = slice(target.index, target.index + 1)
+        for slabs, view in ((self._keys, self.keys), (self._values, self.values)):
+            moved = view(source.capacity)[source.index : source.index + 1, :, :num_tokens]
+            whole = view(target.capacity)
+            whole[row, :, :num_tokens] = moved
+            slabs[target.capacity] = whole.reshape(slabs[target.capacity].shape)
+
+
+class KVStore:
+    """All layers. The pool decides, this carries out."""
+
+    def __init__(self, shapes: Iterable[LayerShape]) -> None:
+        self.layers = [LayerSlabs(shape) for shape in shapes]
+
+    def apply(self, resizes: Iterable[SlabResize], copies: Iterable[SlotCopy]) -> None:
+        """What a plan wants done before its forward pass."""
+        for resize in resizes:
+            for layer in self.layers:
+                layer.resize(resize.capacity, resize.num_slots)
+        touched = set()
+        for copy in copies:
+            touched.add(copy.target.capacity)
+            for layer in self.layers:
+                layer.copy(copy.source, copy.target, copy.num_tokens)
+        if touched:
+            mx.eval(self.arrays(touched))
+
+    def arrays(self, capacities: Iterable[int]) -> list[mx.array]:
+        """All slabs of these capacities, to be evaluated with a step's results."""
+        capacities = list(capacities)
+        return [array for layer in self.layers for array in layer.arrays(capacities)]

@@ -1,0 +1,103 @@
+"""ModelRunner: a plan in, sampled tokens out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from anllm.config import SchedulerConfig
+from anllm.core.events import EngineInfo, LoadProgress
+from anllm.core.request import SamplingParams
+from anllm.core.step import ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
+from anllm.errors import ModelError
+from anllm.kvcache.pool import SMALLEST_CAPACITY
+from anllm.runner.backends import Backend
+from anllm.runner.build import RunnerSettings
+from anllm.runner.contract import ChosenForward, choose_forward, vocabulary_size
+from anllm.runner.model import LoadedModel, load
+
+logger = logging.getLogger(__name__)
+
+MIN_WORKING_BYTES = 256 << 20
+SHORTEST_CONTEXT = SMALLEST_CAPACITY
+WARM_UP_TOKENS = 128
+
+
+class ModelRunner:
+    """A Runner (core/step.py) on MLX. Belongs to the thread that built it."""
+
+    def __init__(
+        self, settings: RunnerSettings, backend: Backend, on_progress: Callable[[LoadProgress], None]
+    ) -> None:
+        """Loads the model. Raises ModelError with one sentence if it can't be served."""
+        memory_bytes = backend.memory_bytes()
+        loaded = load(settings.folder, settings.model.weights, backend, on_progress)
+        vocab_size = vocabulary_size(loaded.model)
+        chosen = choose_forward(loaded.model, backend.kernels, settings.model.execution, vocab_size)
+        self._forward = chosen.forward
+        self._sampler = backend.sampler
+        working_bytes = self._warm_up(settings.scheduler)
+        limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
+        budget = settings.cache.kv_memory_bytes or limit
+        self.info = EngineInfo(
+            backend=backend.name,
+            blas=backend.blas,
+            kv_budget_bytes=budget,
+            kv_bytes_per_token=max(chosen.bytes_per_token, 1),
+            kv_row_bytes=chosen.row_bytes,
+            max_model_len=longest_sequence(loaded, chosen, budget, settings.model.max_model_len),
+            vocab_size=vocab_size,
+            execution=chosen.forward.name,
+            weights=loaded.weights,
+            eos_token_ids=settings.eos_token_ids,
+        )
+
+    def run(self, plan: StepPlan) -> StepResult:
+        logits = self._forward.logits(plan)
+        if logits is None:
+            return StepResult([])
+        return StepResult(self._sampler.sample(logits, [s for s in plan.scheduled if s.sample]))
+
+    def release(self) -> None:
+        mx.clear_cache()
+
+    def _warm_up(self, scheduler: SchedulerConfig) -> int:
+        """Run a prompt and a decode step, so that the first request does not pay for compiling. Returns the working
+        memory in bytes that the largest step is expected to take, by what the second prompt took.
+
+        The one slot that this needs stays as it is until the pool's first resize.
+        """
+        slot, params = Slot(SMALLEST_CAPACITY, 0), SamplingParams(temperature=0)
+        num_tokens = min(WARM_UP_TOKENS, scheduler.max_num_batched_tokens)
+        prompt = ScheduledSequence(0, slot, 0, (0,) * num_tokens, True, 0, params)
+        self.run(StepPlan((prompt,), resizes=(SlabResize(SMALLEST_CAPACITY, 1),)))
+        self.run(StepPlan((ScheduledSequence(0, slot, num_tokens, (0,), True, 1, params),)))
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        self.run(StepPlan((prompt,)))
+        per_token = (mx.get_peak_memory() - before) / num_tokens
+        return max(int(2 * per_token * scheduler.max_num_batched_tokens), MIN_WORKING_BYTES)
+
+
+def longest_sequence(loaded: LoadedModel, chosen: ChosenForward, budget_bytes: int, wanted: int | None) -> int:
+    """max_model_len: what is wanted or the model allows, cut to what the K/V budget holds.
+
+    Raises ModelError if more is wanted than the model was made for, or the budget holds next to nothing.
+    """
+    if wanted is not None and wanted > loaded.context_length:
+        raise ModelError(f"max_model_len is {wanted}, but the model was made for at most {loaded.context_length} tokens.")
+    length = wanted or loaded.context_length
+    room = max(budget_bytes - chosen.row_bytes, 0) // max(chosen.bytes_per_token, 1) // 64 * 64
+    if room >= length:
+        return length
+    if wanted is not None or room < min(length, SHORTEST_CONTEXT):
+        needed = length * chosen.bytes_per_token + chosen.row_bytes
+        raise ModelError(
+            f"Not enough memory: one sequence of {length} tokens needs {needed / 1e9:.2f} GB of K/V, and "
+            f"{max(budget_bytes, 0) / 1e9:.2f} GB are left for it. Free memory, raise memory_fraction, or set a smaller "
+            "max_model_len."
+        )
+    logger.warning("the K/V budget holds %d tokens; the context is cut from %d to that", room, length)
+    return room

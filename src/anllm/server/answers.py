@@ -1,0 +1,101 @@
+"""What the answers of several endpoints have in common: ids, usage, and the frame around each chunk of a stream."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import string
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from anllm.server.generation import Usage
+from anllm.server.sse import event, to_ascii_json
+
+_ID_CHARS = string.ascii_letters + string.digits
+_quote = json.JSONEncoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """The keys that all chunks of an answer, and the answer itself, begin with.
+
+    prefix: of the id, "chatcmpl" say. service_tier: None leaves the key out.
+    """
+
+    prefix: str
+    model: str
+    system_fingerprint: str
+    service_tier: str | None = None
+    id: str = field(init=False)
+    created: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", new_id(self.prefix))
+        object.__setattr__(self, "created", int(time.time()))
+
+    def fields(self, kind: str) -> dict[str, object]:
+        """`kind` is the answer's `object`."""
+        fields: dict[str, object] = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+        }
+        if self.service_tier is not None:
+            fields["service_tier"] = self.service_tier
+        return fields
+
+
+class ChunkFrame:
+    """Puts choices into chunks. The constant part is rendered once, so that a token costs little.
+
+    include_usage: every chunk says `"usage":null`, or with `is_running` the usage so far.
+    """
+
+    def __init__(
+        self, head: AnswerHead, kind: str, usage: Callable[[], Usage], *, include_usage: bool, is_running: bool
+    ) -> None:
+        self._fields = head.fields(kind)
+        self._start = f'data: {to_ascii_json(self._fields)[:-1]},"choices":['
+        self._end = '],"usage":null}\n\n' if include_usage else "]}\n\n"
+        self._usage = usage
+        self._include_usage = include_usage
+        self._is_running = include_usage and is_running
+
+    def chunk(self, choice_json: str) -> bytes:
+        """A chunk with this one choice, which is ASCII."""
+        if self._is_running:
+            return f'{self._start}{choice_json}],"usage":{to_ascii_json(usage_fields(self._usage()))}}}\n\n'.encode()
+        return f"{self._start}{choice_json}{self._end}".encode()
+
+    def closing(self) -> bytes:
+        """The usage chunk, if it was asked for."""
+        if not self._include_usage:
+            return b""
+        return event({**self._fields, "choices": [], "usage": usage_fields(self._usage())})
+
+
+def quote(text: str) -> str:
+    """A JSON string in ASCII."""
+    return _quote(text)
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{''.join(secrets.choice(_ID_CHARS) for _ in range(28))}"
+
+
+def usage_fields(usage: Usage) -> dict[str, object]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }

@@ -1,0 +1,82 @@
+"""create_app: routes, middleware and one place where every error becomes OpenAI's error object."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+import anllm
+from anllm.config import ServerConfig
+from anllm.errors import AnllmError, InvalidRequestError
+from anllm.server.chat.protocol import ChatCompletionRequest
+from anllm.server.chat.routes import chat_router
+from anllm.server.completions.protocol import CompletionRequest
+from anllm.server.completions.routes import completions_router
+from anllm.server.context import get_context
+from anllm.server.documentation import DocumentedFastAPI
+from anllm.server.errors import MethodNotAllowedError, UnknownUrlError, error_response
+from anllm.server.health import health_router
+from anllm.server.middleware import LoopbackHostMiddleware, RequestContextMiddleware, is_loopback
+from anllm.server.models.routes import models_router
+from anllm.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(service: Service, config: ServerConfig) -> FastAPI:
+    """The ASGI application. Starts nothing; `service` may still be loading."""
+    app = DocumentedFastAPI(
+        title="anllm",
+        version=anllm.__version__,
+        redirect_slashes=False,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    app.request_models = (ChatCompletionRequest, CompletionRequest)
+    app.include_router(health_router(service))
+    app.include_router(models_router(service))
+    app.include_router(chat_router(service, config))
+    app.include_router(completions_router(service, config))
+    app.add_exception_handler(AnllmError, _on_anllm_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    if is_loopback(config.host):
+        app.add_middleware(LoopbackHostMiddleware)
+    app.add_middleware(RequestContextMiddleware)  # added last, so outermost
+    return app
+
+
+async def _on_anllm_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AnllmError)
+    context = get_context(request.scope)
+    # without the message, which may quote the request
+    logger.info(
+        "request_id=%s path=%r status=%d error=%s param=%s code=%s duration_ms=%.0f",
+        context.request_id,
+        request.scope["path"][:100],
+        error.status,
+        type(error).__name__,
+        error.param,
+        error.code,
+        context.elapsed_ms,
+    )
+    return error_response(error, context.request_id)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """The framework's own refusals: no such path, no such method."""
+    assert isinstance(error, HTTPException)
+    request_id = get_context(request.scope).request_id
+    url = f"{request.method} {request.scope['path'][:100]}"
+    if error.status_code == 404:
+        return error_response(UnknownUrlError(f"Invalid URL ({url})"), request_id)
+    if error.status_code == 405:
+        allowed = dict(error.headers or {})
+        text = f"Not allowed to {url}; allowed: {allowed.get('Allow', 'other methods')}."
+        return error_response(MethodNotAllowedError(text), request_id, allowed)
+    refusal = InvalidRequestError(str(error.detail))
+    refusal.status = error.status_code
+    return error_response(refusal, request_id)

@@ -1,0 +1,45 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anllm.config import ServerConfig
+from anllm.server.body import JsonObject, convert_body, read_body
+from anllm.server.chat.convert import ChatPlan, plan_chat
+from anllm.server.chat.protocol import ChatCompletionRequest
+from anllm.server.chat.response import ChatAnswer
+from anllm.server.documentation import ERROR_RESPONSES, request_body
+from anllm.server.generation import Generation
+from anllm.server.respond import respond
+from anllm.server.service import Service
+from anllm.server.support import NEUTRAL_CHAT_VALUES
+
+
+def chat_router(service: Service, config: ServerConfig) -> APIRouter:
+    router = APIRouter(tags=["chat"])
+    known_fields = ChatCompletionRequest.model_fields.keys() | NEUTRAL_CHAT_VALUES.keys()
+
+    @router.post("/v1/chat/completions", responses=ERROR_RESPONSES, openapi_extra=request_body(ChatCompletionRequest))
+    async def create_chat_completion(request: Request) -> Response:
+        """Answers to a conversation, whole or as a stream of server-sent events."""
+        model = service.require_ready()
+
+        def plan(body: JsonObject) -> ChatPlan:
+            service.unknown_fields.note(body, known_fields)
+            return plan_chat(body, model, config)
+
+        chat = await convert_body(await read_body(request, config.max_body_bytes), plan)
+        generation = Generation(service.client, model.tokenizer, chat.prompts)
+        return await respond(
+            request,
+            generation,
+            ChatAnswer(service, chat.request, generation),
+            model=model.id,
+            is_stream=bool(chat.request.stream),
+            keep_alive_s=config.keep_alive_s,
+        )
+
+    return router

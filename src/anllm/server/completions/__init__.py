@@ -1,0 +1,1 @@
+"""POST /v1/completions, the older endpoint: plain text or tokens in, plain text out."""

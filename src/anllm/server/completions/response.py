@@ -1,0 +1,71 @@
+"""The shapes of a completion: whole, and in chunks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anllm.core.request import FinishReason
+from anllm.server.answers import AnswerHead, ChunkFrame, quote, usage_fields
+from anllm.server.completions.convert import CompletionPlan
+from anllm.server.generation import Answer, Generation, Update
+from anllm.server.protocol import StreamOptions
+from anllm.server.service import Service
+
+_KIND = "text_completion"
+
+
+class CompletionAnswer:
+    def __init__(self, service: Service, plan: CompletionPlan, generation: Generation) -> None:
+        self._head = AnswerHead("cmpl", plan.request.model, service.system_fingerprint)
+        self._options = plan.request.stream_options or StreamOptions()
+        self._generation = generation
+        n = plan.prompts.sampling.n
+        self._echoes = [echo for echo in plan.echoes for _ in range(n)]
+
+    def whole(self, answers: list[Answer]) -> bytes:
+        return msgspec.json.encode(
+            {
+                **self._head.fields(_KIND),
+                "choices": [
+                    {
+                        "index": index,
+                        "text": echo + answer.text,
+                        "logprobs": None,
+                        "finish_reason": answer.finish_reason,
+                    }
+                    for index, (echo, answer) in enumerate(zip(self._echoes, answers, strict=True))
+                ],
+                "usage": usage_fields(self._generation.usage),
+            }
+        )
+
+    def chunks(self) -> CompletionChunks:
+        frame = ChunkFrame(
+            self._head,
+            _KIND,
+            lambda: self._generation.usage,
+            include_usage=bool(self._options.include_usage),
+            is_running=bool(self._options.continuous_usage_stats),
+        )
+        return CompletionChunks(frame, self._echoes)
+
+
+class CompletionChunks:
+    """The echoed prompts first, then text as it comes; the last chunk of a choice carries its end."""
+
+    def __init__(self, frame: ChunkFrame, echoes: list[str]) -> None:
+        self._frame = frame
+        self._echoes = echoes
+
+    def opening(self) -> bytes:
+        return b"".join(self._chunk(index, echo, None) for index, echo in enumerate(self._echoes) if echo)
+
+    def update(self, update: Update) -> bytes:
+        return self._chunk(update.index, update.text, update.finish_reason)
+
+    def closing(self) -> bytes:
+        return self._frame.closing()
+
+    def _chunk(self, index: int, text: str, reason: FinishReason | None) -> bytes:
+        finish = "null" if reason is None else f'"{reason}"'
+        return self._frame.chunk(f'{{"index":{index},"text":{quote(text)},"logprobs":null,"finish_reason":{finish}}}')

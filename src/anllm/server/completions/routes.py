@@ -1,0 +1,45 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anllm.config import ServerConfig
+from anllm.server.body import JsonObject, convert_body, read_body
+from anllm.server.completions.convert import CompletionPlan, plan_completion
+from anllm.server.completions.protocol import CompletionRequest
+from anllm.server.completions.response import CompletionAnswer
+from anllm.server.documentation import ERROR_RESPONSES, request_body
+from anllm.server.generation import Generation
+from anllm.server.respond import respond
+from anllm.server.service import Service
+from anllm.server.support import NEUTRAL_COMPLETION_VALUES
+
+
+def completions_router(service: Service, config: ServerConfig) -> APIRouter:
+    router = APIRouter(tags=["completions"])
+    known_fields = CompletionRequest.model_fields.keys() | NEUTRAL_COMPLETION_VALUES.keys()
+
+    @router.post("/v1/completions", responses=ERROR_RESPONSES, openapi_extra=request_body(CompletionRequest))
+    async def create_completion(request: Request) -> Response:
+        """Continuations of texts or token lists, whole or as a stream of server-sent events."""
+        model = service.require_ready()
+
+        def plan(body: JsonObject) -> CompletionPlan:
+            service.unknown_fields.note(body, known_fields)
+            return plan_completion(body, model, config)
+
+        completion = await convert_body(await read_body(request, config.max_body_bytes), plan)
+        generation = Generation(service.client, model.tokenizer, completion.prompts)
+        return await respond(
+            request,
+            generation,
+            CompletionAnswer(service, completion, generation),
+            model=model.id,
+            is_stream=bool(completion.request.stream),
+            keep_alive_s=config.keep_alive_s,
+        )
+
+    return router

@@ -1,0 +1,36 @@
+"""What is known about an HTTP request before anything is read: its id and when it came. Kept in the ASGI scope."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+_KEY = "anllm"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival."""
+
+    request_id: str
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (time.monotonic() - self.started_s) * 1000
+
+
+def new_request_id() -> str:
+    """In OpenAI's form."""
+    return f"req_{uuid.uuid4().hex}"
+
+
+def put_context(scope: MutableMapping[str, Any], context: RequestContext) -> None:
+    scope[_KEY] = context
+
+
+def get_context(scope: MutableMapping[str, Any]) -> RequestContext:
+    return cast(RequestContext, scope[_KEY])

@@ -1,0 +1,110 @@
+"""Rules of request fields that several endpoints share: from what the schema lets through to core values.
+
+All raise InvalidRequestError. After this there is nothing left to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anllm.config import ServerConfig
+from anllm.core.request import SamplingParams
+from anllm.errors import ContextLengthError, ModelNotFoundError
+from anllm.server.generation import Prompts
+from anllm.server.protocol import GenerationRequest
+from anllm.server.service import LoadedModel
+from anllm.server.validation import invalid, missing
+
+_MAX_STOP_CHARS = 1024
+_MAX_LOGIT_BIAS = 100
+
+
+def check_shared_rules(request: GenerationRequest, model: LoadedModel, config: ServerConfig) -> None:
+    """What needs the server's limits, the vocabulary, or two fields at once; then that the model is the one served."""
+    if not request.model:
+        raise missing("model")
+    if request.n is not None and request.n > config.max_n:
+        raise invalid("n", f"must be <= {config.max_n}", "integer_above_max_value", given=request.n)
+    _check_stop(stop_strings(request), config.max_stop_strings)
+    if request.stream_options is not None and not request.stream:
+        raise invalid("stream_options", "is only allowed when 'stream' is true", None)
+    _check_logit_bias(request.logit_bias or {}, model.tokenizer.vocab_size)
+    for index, token_id in enumerate(request.stop_token_ids or ()):
+        check_token_id(token_id, model.tokenizer.vocab_size, f"stop_token_ids[{index}]")
+    if request.model != model.id:
+        raise ModelNotFoundError(
+            f"The model `{_shortened(request.model)}` does not exist or you do not have access to it. "
+            f"This server serves `{model.id}`."
+        )
+
+
+def stop_strings(request: GenerationRequest) -> tuple[str, ...]:
+    if isinstance(request.stop, str):
+        return (request.stop,)
+    return tuple(request.stop or ())
+
+
+def check_token_id(token_id: int, vocab_size: int, param: str) -> None:
+    if not 0 <= token_id < vocab_size:
+        rule = f"must be a token id of the model, from 0 to {vocab_size - 1}"
+        raise invalid(param, rule, given=token_id)
+
+
+def encode(text: str, model: LoadedModel, param: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+    """Token ids. A text that can't fit is refused before it is tokenized, which could take seconds."""
+    if len(text) > model.max_model_len * model.tokenizer.max_token_chars:
+        raise ContextLengthError(None, model.max_model_len, param=param)
+    return tuple(model.tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+
+def to_prompts(
+    request: GenerationRequest,
+    token_ids: Sequence[tuple[int, ...]],
+    model: LoadedModel,
+    *,
+    max_tokens: int | None,
+    param: str,
+) -> Prompts:
+    """The prompts with their sampling. A limit above what the context leaves is lowered to it; each prompt must leave
+    room for one token. `param` is the field that the prompts came from."""
+    for ids in token_ids:
+        if len(ids) >= model.max_model_len:
+            raise ContextLengthError(len(ids), model.max_model_len, param=param)
+    room = model.max_model_len - min(map(len, token_ids))
+    sampling = SamplingParams(
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        max_tokens=room if max_tokens is None else max(1, min(max_tokens, room)),
+        seed=request.seed,
+        n=request.n or 1,
+        stop=stop_strings(request),
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        ignore_eos=bool(request.ignore_eos),
+    )
+    return Prompts(tuple(token_ids), sampling, is_empty=max_tokens == 0)
+
+
+def _check_stop(stop: tuple[str, ...], max_items: int) -> None:
+    if len(stop) > max_items:
+        raise invalid("stop", f"must have at most {max_items} items, got {len(stop)}", "array_above_max_length")
+    for text in stop:
+        if not text:
+            raise invalid("stop", "must not hold an empty string")
+        if len(text) > _MAX_STOP_CHARS:
+            rule = f"each string must have at most {_MAX_STOP_CHARS} characters, got {len(text)}"
+            raise invalid("stop", rule, "string_above_max_length")
+
+
+def _check_logit_bias(logit_bias: dict[str, object], vocab_size: int) -> None:
+    """By hand: a fault is reported for the field, not for the token."""
+    for key, value in logit_bias.items():
+        is_id = key.isascii() and key.isdecimal() and len(key) <= 10 and int(key) < vocab_size
+        if not is_id:
+            raise invalid("logit_bias", f"keys must be token ids from 0 to {vocab_size - 1}", given=key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX_LOGIT_BIAS:
+            rule = f"values must be numbers from -{_MAX_LOGIT_BIAS} to {_MAX_LOGIT_BIAS}"
+            raise invalid("logit_bias", rule, given=value)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 100 else f"{name[:100]}..."

@@ -1,0 +1,239 @@
+"""One HTTP request's answers while they are generated: n sequences for each prompt, their text, ends and counts.
+
+The engine's events are turned into text as they come, in the event loop, so that a stop string frees the engine at
+once, however slowly the client reads. Text that the client has not taken yet waits here, joined: a slow reader costs at
+most the length of its answers. Knows nothing of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from anllm.core.events import Failed, Finished, Tokens
+from anllm.core.request import FinishReason, Request, SamplingParams
+from anllm.engine.client import EngineClient, Event
+from anllm.errors import AnllmError, EngineDeadError, InvalidRequestError, NotReadyError, QueueFullError, StepError
+from anllm.text.interface import Tokenizer
+from anllm.text.output import TextOutput
+
+_FAILURES = {
+    error.__name__: error for error in (EngineDeadError, InvalidRequestError, NotReadyError, QueueFullError, StepError)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """What to generate: `sampling.n` answers to each prompt. With max_tokens 0 nothing is, as `is_empty` says.
+
+    token_ids: one tuple a prompt; none is empty.
+    sampling: for all of them. Its seed None lets one be drawn.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+    sampling: SamplingParams
+    is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """New text of answer `index`, and in the last one why it ended."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    text: str
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens so far. Prompts count once, whatever n; cached are those of the prompts found in the prefix cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(slots=True)
+class _Choice:
+    output: TextOutput
+    pending: list[str] = field(default_factory=list)  # text that the reader has not taken
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+
+
+class Generation:
+    """Answer number prompt * n + j is answer j to that prompt. Used in one event loop by one reader.
+
+    submit once, then either updates() or answers(); abort when the reader is gone, whatever happened.
+    """
+
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, prompts: Prompts) -> None:
+        sampling = prompts.sampling
+        own_ends = frozenset[int]() if sampling.ignore_eos else tokenizer.eos_token_ids
+        end_token_ids = own_ends | frozenset(sampling.stop_token_ids)
+        self._client = client
+        self._prompts = prompts
+        self._choices = [
+            _Choice(TextOutput(tokenizer, sampling.stop, end_token_ids))
+            for _ in range(len(prompts.token_ids) * sampling.n)
+        ]
+        self._open: dict[int, int] = {}  # request id -> index of the answer
+        self._touched: dict[int, None] = {}  # answers with news for the reader, in order
+        self._error: Exception | None = None
+        self._news = asyncio.Event()
+        self._ended = asyncio.Event()
+        self.first_token_s: float | None = None  # time.monotonic()
+
+    @property
+    def num_choices(self) -> int:
+        return len(self._choices)
+
+    @property
+    def usage(self) -> Usage:
+        firsts = self._choices[:: self._prompts.sampling.n]  # later answers may share what the first one computed
+        return Usage(
+            prompt_tokens=sum(map(len, self._prompts.token_ids)),
+            completion_tokens=sum(choice.output.num_tokens for choice in self._choices),
+            cached_tokens=sum(choice.num_cached_tokens for choice in firsts),
+        )
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, for the log: finish reasons, the error's name, or "abort"."""
+        if self._error is not None:
+            return type(self._error).__name__
+        reasons = dict.fromkeys(choice.finish_reason or "abort" for choice in self._choices)
+        return ",".join(reasons)
+
+    def submit(self) -> None:
+        """Hand all sequences to the engine, or none. Raises QueueFullError or NotReadyError."""
+        requests = self._requests()
+        self._open = {request.request_id: index for index, request in enumerate(requests)}
+        if self._prompts.is_empty:
+            for request_id in list(self._open):
+                self._end(request_id, FinishReason.LENGTH)
+        else:
+            self._client.submit(requests, self._on_event)
+
+    async def updates(self, silence_s: float | None = None) -> AsyncGenerator[list[Update], None]:
+        """All news since the last batch, until every answer has ended. After `silence_s` without news an empty batch.
+
+        Raises the AnllmError that ended the generation.
+        """
+        num_unfinished = len(self._choices)
+        while num_unfinished:
+            if not self._touched and self._error is None:
+                await self._wait_for_news(silence_s)
+            if self._error is not None:
+                raise self._error
+            batch = self._take()
+            num_unfinished -= sum(update.finish_reason is not None for update in batch)
+            yield batch
+
+    async def answers(self) -> list[Answer]:
+        """All answers, when they have ended. Raises the AnllmError that ended the generation."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return [Answer("".join(choice.pending), choice.finish_reason or FinishReason.STOP) for choice in self._choices]
+
+    def abort(self) -> None:
+        """Stop what still runs. May be called again, and after the end."""
+        if self._open:
+            self._client.abort(list(self._open))
+            self._open.clear()
+
+    def _requests(self) -> list[Request]:
+        sampling = self._prompts.sampling
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        now_s = time.monotonic()
+        return [
+            Request(
+                request_id=self._client.next_request_id(),
+                prompt_token_ids=self._prompts.token_ids[index // sampling.n],
+                params=sampling.for_choice(index, seed),
+                arrival_time_s=now_s,
+            )
+            for index in range(len(self._choices))
+        ]
+
+    async def _wait_for_news(self, silence_s: float | None) -> None:
+        self._news.clear()
+        try:
+            async with asyncio.timeout(silence_s):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _take(self) -> list[Update]:
+        batch = []
+        for index in self._touched:
+            choice = self._choices[index]
+            batch.append(Update(index, "".join(choice.pending), choice.finish_reason))
+            choice.pending.clear()
+        self._touched.clear()
+        return batch
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def _on_event(self, event: Event) -> None:
+        index = self._open.get(event.request_id)
+        if index is None:  # its abort and this event crossed
+            return
+        try:
+            self._apply(event, self._choices[index])
+        except (
+            Exception
+        ) as error:  # a bug in making text must reach this request's reader, who would else wait for ever
+            self._fail(error)
+
+    def _apply(self, event: Event, choice: _Choice) -> None:
+        if isinstance(event, Tokens):
+            if self.first_token_s is None:
+                self.first_token_s = time.monotonic()
+            self._add_text(event.request_id, choice.output.add(event.token_ids))
+            if choice.output.stopped:
+                self._end(event.request_id, FinishReason.STOP)
+                self._client.abort((event.request_id,))
+        elif isinstance(event, Finished):
+            choice.num_cached_tokens = event.num_cached_tokens
+            self._add_text(event.request_id, choice.output.finish())
+            self._end(event.request_id, FinishReason.STOP if choice.output.stopped else event.finish_reason)
+        else:
+            self._fail(_exception(event))
+
+    def _add_text(self, request_id: int, text: str) -> None:
+        if text:
+            index = self._open[request_id]
+            self._choices[index].pending.append(text)
+            self._touched[index] = None
+            self._news.set()
+
+    def _end(self, request_id: int, reason: FinishReason) -> None:
+        index = self._open.pop(request_id)
+        self._choices[index].finish_reason = reason
+        self._touched[index] = None
+        self._news.set()
+        if not self._open:
+            self._ended.set()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+        self.abort()
+        self._news.set()
+        self._ended.set()
+
+
+def _exception(event: Failed) -> AnllmError:
+    return _FAILURES.get(event.error, AnllmError)(event.message)

@@ -1,0 +1,33 @@
+"""GET /health for supervisors and load balancers, and a page at / for whoever comes by."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from anllm.errors import NotReadyError
+from anllm.server.service import Service
+
+
+def health_router(service: Service) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.head("/health", include_in_schema=False)
+    @router.get("/health", responses={503: {"description": "Not ready"}})
+    async def health() -> Response:
+        """200 when a completion would be answered now, else 503 with the reason as `status`."""
+        status = service.status
+        headers = {} if service.is_ready else {"retry-after": str(NotReadyError.retry_after_s)}
+        return _json({"status": status}, 200 if service.is_ready else 503, headers)
+
+    @router.head("/", include_in_schema=False)
+    @router.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return _json({"name": "anllm", "models": "/v1/models", "health": "/health", "docs": "/docs"})
+
+    return router
+
+
+def _json(payload: dict[str, str], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(payload), status, headers, media_type="application/json")

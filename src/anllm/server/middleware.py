@@ -1,0 +1,95 @@
+"""What holds for every request, in pure ASGI so that streams pass through untouched: ids, timing, the Host header.
+
+What concerns bodies stands in body.py, since only a route that reads one needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from anllm.server.context import RequestContext, get_context, new_request_id, put_context
+from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error
+
+logger = logging.getLogger(__name__)
+
+_MAX_CLIENT_ID_CHARS = 128
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class RequestContextMiddleware:
+    """Outermost: gives the request its id, reports the time until the answer began, and answers for bugs of ours."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context = RequestContext(_request_id(Headers(scope=scope)))
+        put_context(scope, context)
+        has_started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = context.request_id
+                headers["openai-processing-ms"] = str(int(context.elapsed_ms))
+                headers["x-content-type-options"] = "nosniff"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientDisconnectedError:
+            logger.debug("request_id=%s status=499", context.request_id)
+        except Exception:
+            logger.exception("request_id=%s status=500", context.request_id)
+            if has_started:
+                raise
+            await error_response(internal_error(), context.request_id)(scope, receive, send_with_headers)
+
+
+class LoopbackHostMiddleware:
+    """For a server that only this machine can reach: refuses other names in Host.
+
+    By DNS rebinding a web page could else talk to it through the user's browser. A request without Host passes: no
+    browser sends one.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+        if not host or is_loopback(_without_port(host)):
+            await self._app(scope, receive, send)
+            return
+        error = ForeignHostError(
+            f"The host {host[:100]!r} is not served: this server is bound to the loopback interface, so Host must be "
+            "localhost, 127.0.0.1 or [::1]."
+        )
+        await error_response(error, get_context(scope).request_id)(scope, receive, send)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    return host.lower() in _LOOPBACK_NAMES
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _request_id(headers: Headers) -> str:
+    """The client's own id if it is fit for headers and logs."""
+    given = headers.get("x-request-id", "")
+    if given and len(given) <= _MAX_CLIENT_ID_CHARS and all("!" <= char <= "~" for char in given):
+        return given
+    return new_request_id()

@@ -1,0 +1,100 @@
+"""Request fields that several endpoints share, and the error object for the documentation.
+
+Types are strict: no string is a number, no boolean is a number. A whole number may stand for a decimal and 10.0 for 10.
+null means absent for every optional field. What a field does, and whether it is honoured yet, see support.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+
+def _integral(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _string_or_array(value: object) -> str | None:
+    return "<string>" if isinstance(value, str) else "<array>" if isinstance(value, list) else None
+
+
+def _string_or_object(value: object) -> str | None:
+    return "<string>" if isinstance(value, str) else "<object>" if isinstance(value, dict) else None
+
+
+INTEGRAL = BeforeValidator(_integral)
+AS_STRING, AS_ARRAY, AS_OBJECT = Tag("<string>"), Tag("<array>"), Tag("<object>")
+STRING_OR_ARRAY = Discriminator(
+    _string_or_array, custom_error_type="string_or_array", custom_error_message="must be a string or an array"
+)
+STRING_OR_OBJECT = Discriminator(
+    _string_or_object, custom_error_type="string_or_object", custom_error_message="must be a string or an object"
+)
+FIRST_FAULT_ONLY = Field(fail_fast=True)  # one malformed body must not give megabytes of error text
+
+String = Annotated[str, AS_STRING]
+StringOrObject = Annotated[String | Annotated[dict[str, object], AS_OBJECT], STRING_OR_OBJECT]
+Strings = Annotated[list[str], FIRST_FAULT_ONLY]
+StringOrStrings = Annotated[String | Annotated[Strings, AS_ARRAY], STRING_OR_ARRAY]
+Integer = Annotated[int, INTEGRAL]
+Count = Annotated[int, Field(ge=0), INTEGRAL]
+PositiveInteger = Annotated[int, Field(ge=1), INTEGRAL]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Object = dict[str, object]
+
+
+class RequestModel(BaseModel):
+    """Base of all that comes in. Unknown keys are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationRequest(RequestModel):
+    """What chat and legacy completions have in common."""
+
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    n: PositiveInteger | None = None
+    stop: StringOrStrings | None = None
+    seed: Integer | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Object | None = None
+    user: str | None = None
+    # not OpenAI's, but common to local servers
+    stop_token_ids: Annotated[list[Integer], Field(fail_fast=True, max_length=1024)] | None = None
+    ignore_eos: bool | None = None
+    top_k: Annotated[int, Field(ge=-1), INTEGRAL] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    min_tokens: Count | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    prompt_logprobs: Integer | None = None
+    return_token_ids: bool | None = None
+    priority: Integer | None = None
+    cache_salt: str | None = None
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(BaseModel):
+    """Every answer that is not 2xx."""
+
+    error: ErrorBody

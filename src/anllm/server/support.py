@@ -1,0 +1,133 @@
+"""Which request fields are honoured, which are accepted because they change nothing, and which are refused for now.
+
+Rule: a field is obeyed or refused; it is ignored only if it can't change the output. A feature that gets built takes
+its line out of the tables here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from anllm.errors import InvalidRequestError
+from anllm.server.body import JsonObject
+
+logger = logging.getLogger(__name__)
+
+ACCEPTED_WITHOUT_EFFECT = {
+    "audio": "parameters of audio output, which `modalities` can't ask for",
+    "cache_salt": "would only part the prefix cache",
+    "metadata": "labels of the client's own",
+    "parallel_tool_calls": "tools are refused, so there are no calls",
+    "prediction": "a hint for speed",
+    "prompt_cache_key": "a hint for speed",
+    "prompt_cache_options": "a hint for speed",
+    "prompt_cache_retention": "a hint for speed",
+    "reasoning_effort": "for templates that know it; not handed on yet",
+    "safety_identifier": "label of the client's own",
+    "service_tier": 'there is one tier; answered with "default"',
+    "store": "nothing is stored",
+    "user": "label of the client's own",
+    "verbosity": "a hint that local models don't know",
+}
+
+# Sent by clients for other servers: https://github.com/BerriAI/litellm/issues/23978 and the like.
+_NOT_WORTH_LOGGING = frozenset(
+    {
+        "cache_control",
+        "chat_id",
+        "client_metadata",
+        "id",
+        "keep_alive",
+        "options",
+        "plugins",
+        "provider",
+        "reasoning",
+        "repeat_penalty",
+        "session_id",
+        "think",
+        "thinking",
+        "transforms",
+    }
+)
+
+# Field -> values that mean the same as leaving it out. Any other value would change the output: refused.
+NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "min_tokens": (0,),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "priority": (0,),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "truncate_prompt_tokens": (),
+    "logits_processors": ([],),
+}
+NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL_VALUES,
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "web_search_options": (),
+    "moderation": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+    "include_reasoning": (True,),
+    "echo": (False,),
+}
+NEUTRAL_COMPLETION_VALUES: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL_VALUES,
+    "logprobs": (),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+}
+
+
+def unsupported(param: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Unsupported parameter: '{param}' is known, but this server can't do it yet. Please leave it out.",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def refuse_unsupported(body: JsonObject, neutral: Mapping[str, tuple[object, ...]]) -> None:
+    """Raises InvalidRequestError for a field with a value that would have to change the output."""
+    for name, values in neutral.items():
+        value = body.get(name)
+        if value is not None and value not in values:
+            raise unsupported(name)
+
+
+class UnknownFields:
+    """Logs each unknown field name once. Bounded, since names come from clients."""
+
+    _MAX_NAMES = 1000
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def note(self, names: Iterable[str], known: Iterable[str]) -> None:
+        for name in set(names).difference(known, self._seen, _NOT_WORTH_LOGGING):
+            if len(name) > 64 or len(self._seen) >= self._MAX_NAMES:
+                continue
+            self._seen.add(name)
+            logger.info("unknown request field ignored: %r", name)

@@ -1,0 +1,98 @@
+"""A deterministic model without weights, which checks every plan that it is given.
+
+It keeps, per slot, the tokens whose K/V would be there, and derives each new token from nothing else. So a sequence
+that is given another one's slot, a position twice, or a stale row answers differently than it does alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from zlib import crc32
+
+from anllm.core.events import EngineInfo
+from anllm.core.step import ScheduledSequence, Slot, StepPlan, StepResult
+
+Model = Callable[[tuple[int, ...]], int]
+LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
+
+
+def letters(token_ids: tuple[int, ...]) -> int:
+    """The next token after these: a small letter or a space, by a hash of them all."""
+    return LETTERS[crc32(repr(token_ids).encode()) % len(LETTERS)]
+
+
+def scripted(answers: dict[tuple[int, ...], tuple[int, ...]], default: Model = letters) -> Model:
+    """A model that answers given prompts with given tokens, one after the other, and others by `default`."""
+
+    def model(token_ids: tuple[int, ...]) -> int:
+        for prompt, answer in answers.items():
+            position = len(token_ids) - len(prompt)
+            if token_ids[: len(prompt)] == prompt and 0 <= position < len(answer):
+                return answer[position]
+        return default(token_ids)
+
+    return model
+
+
+class FakeRunner:
+    """A Runner (core/step.py). `before_run` sees each plan first, and may raise, wait, or turn a clock."""
+
+    def __init__(
+        self,
+        model: Model = letters,
+        *,
+        max_model_len: int = 4096,
+        kv_budget_tokens: int = 1 << 20,
+        vocab_size: int = 257,
+        eos_token_ids: tuple[int, ...] = (256,),
+        before_run: Callable[[StepPlan], None] = lambda plan: None,
+    ) -> None:
+        self.info = EngineInfo(
+            backend="fake",
+            blas="",
+            kv_budget_bytes=kv_budget_tokens,
+            kv_bytes_per_token=1,
+            max_model_len=max_model_len,
+            vocab_size=vocab_size,
+            execution="fake",
+            weights="none",
+            eos_token_ids=eos_token_ids,
+        )
+        self.plans: list[StepPlan] = []
+        self._model = model
+        self._before_run = before_run
+        self._num_slots: dict[int, int] = {}
+        self._rows: dict[Slot, tuple[int, ...]] = {}
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self._before_run(plan)
+        self.plans.append(plan)
+        self._resize(plan)
+        for copy in plan.copies:
+            row = self._rows[copy.source]
+            assert len(row) >= copy.num_tokens
+            self._write(copy.target, 0, row[: copy.num_tokens])
+        slots = [s.slot for s in plan.scheduled]
+        assert len(slots) == len(set(slots)), "a slot twice in one step"
+        return StepResult([t for s in plan.scheduled if (t := self._compute(s)) is not None])
+
+    def release(self) -> None:
+        pass
+
+    def _resize(self, plan: StepPlan) -> None:
+        for resize in plan.resizes:
+            self._num_slots[resize.capacity] = resize.num_slots
+        self._rows = {slot: row for slot, row in self._rows.items() if slot.index < self._num_slots[slot.capacity]}
+        used = sum(capacity * number for capacity, number in self._num_slots.items())
+        assert used <= self.info.kv_budget_bytes, "over the K/V budget"
+
+    def _write(self, slot: Slot, start: int, token_ids: tuple[int, ...]) -> None:
+        assert slot.index < self._num_slots[slot.capacity], "a slot outside its slab"
+        assert start + len(token_ids) <= slot.capacity, "more tokens than the slot holds"
+        row = self._rows.get(slot, ())
+        assert start <= len(row), "a gap in the row"
+        self._rows[slot] = row[:start] + token_ids
+
+    def _compute(self, scheduled: ScheduledSequence) -> int | None:
+        self._write(scheduled.slot, scheduled.start, scheduled.token_ids)
+        return self._model(self._rows[scheduled.slot]) if scheduled.sample else None

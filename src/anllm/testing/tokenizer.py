@@ -1,0 +1,47 @@
+"""A tokenizer whose tokens are the bytes of UTF-8: 0 to 255, and 256 for end of text."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+EOS = 256
+
+
+class ByteTokenizer:
+    """Has the face of anllm.text.interface.Tokenizer."""
+
+    vocab_size = 257
+    bos_token_id: int | None = None
+    eos_token_ids = frozenset({EOS})
+    max_token_chars = 1
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        end = "" if skip_special_tokens else "<eos>"
+        pieces, run = [], bytearray()
+        for token_id in token_ids:
+            if token_id == EOS:
+                pieces += [run.decode(errors="replace"), end]
+                run = bytearray()
+            else:
+                run.append(token_id)
+        return "".join([*pieces, run.decode(errors="replace")])
+
+    def detokenizer(self) -> ByteDetokenizer:
+        return ByteDetokenizer()
+
+
+class ByteDetokenizer:
+    """Has the face of anllm.text.interface.Detokenizer."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        return self._decoder.decode(bytes(t for t in token_ids if t < EOS))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)

@@ -1,0 +1,40 @@
+"""The engine process's composition root: settings in, runner and loop built, until the parent is gone.
+
+Started by launch as `python -m anllm.worker SETTINGS ADDRESS`; not meant to be called by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import msgspec
+
+from anllm.engine.process import serve_socket
+from anllm.runner.build import RunnerSettings, build_runner
+from anllm.store.cache import cache_folder
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def encode_settings(settings: RunnerSettings) -> str:
+    """For the command line of the child."""
+    return msgspec.json.encode(settings, enc_hook=str).decode()
+
+
+def decode_settings(text: str) -> RunnerSettings:
+    """The inverse of encode_settings."""
+    return msgspec.json.decode(text, type=RunnerSettings, dec_hook=lambda kind, value: kind(value))
+
+
+def main(settings_text: str, address: str) -> int:
+    """Runs until the parent is gone; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    settings = decode_settings(settings_text)
+    return serve_socket(
+        address, settings.scheduler, lambda on_progress: build_runner(settings, cache_folder(None), on_progress)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,12 @@
+import pytest
+from harness import Server
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()

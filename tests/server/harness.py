@@ -1,0 +1,283 @@
+"""A scripted engine, a byte tokenizer, a plain chat template, and a raw ASGI call: the app without network or model."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from anllm.config import ServerConfig
+from anllm.core.events import Failed, Finished, Tokens
+from anllm.core.request import FinishReason, Request
+from anllm.engine.client import EngineState, OnEvent
+from anllm.errors import InvalidRequestError, NotReadyError, QueueFullError
+from anllm.server.app import create_app
+from anllm.server.service import Service
+
+BOS, EOS = 256, 257
+MODEL = "org/tiny model:1"
+ANSWER = "Hello there, Ann. \U0001f600 \u00e9\u2028 The end."
+
+
+class FakeTokenizer:
+    """Tokens are bytes of UTF-8; 256 begins a text, 257 ends it."""
+
+    vocab_size = 258
+    bos_token_id: int | None = BOS
+    eos_token_ids = frozenset({EOS})
+    max_token_chars = 1
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        begins = self.bos_token_id is not None and add_special_tokens
+        return [BOS] * begins + list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return bytes(t for t in token_ids if t < BOS).decode(errors="replace")
+
+    def detokenizer(self) -> FakeDetokenizer:
+        return FakeDetokenizer()
+
+
+class FakeDetokenizer:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        return self._decoder.decode(bytes(t for t in token_ids if t < BOS))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class FakeTemplate:
+    """Writes role and text of each message. Refuses the word REFUSE."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    def render(self, messages: list[dict[str, Any]], /) -> str:
+        self.messages = messages
+        text = "".join(f"<{m['role']}>{_text(m['content'])}{json.dumps(m.get('tool_calls', ''))}" for m in messages)
+        if "REFUSE" in text:
+            raise InvalidRequestError("The chat template refuses: no.", param="messages")
+        return text + "<assistant>"
+
+
+def _text(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content)
+    return str(content)
+
+
+class ScriptedClient:
+    """Has the face of EngineClient. Answers every request with `answer(request)`, a token a step; or, with `is_manual`,
+    only what emit, finish and fail say."""
+
+    def __init__(self) -> None:
+        self.state = EngineState.READY
+        self.info = None
+        self.answer: Callable[[Request], Sequence[int]] = lambda request: [*ANSWER.encode(), EOS]
+        self.is_manual = False
+        self.max_num_open = 640
+        self.requests: list[Request] = []
+        self.aborted: list[int] = []
+        self.num_steps = 0
+        self._open: dict[int, OnEvent] = {}
+        self._scripts: dict[int, list[int]] = {}
+        self._ids = itertools.count(100)
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    @property
+    def open_ids(self) -> list[int]:
+        return list(self._open)
+
+    def next_request_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, requests: Sequence[Request], on_event: OnEvent) -> None:
+        if self.state is not EngineState.READY:
+            raise NotReadyError("The engine is not ready.")
+        if self.num_open + len(requests) > self.max_num_open:
+            raise QueueFullError("The queue is full.")
+        for request in requests:
+            self.requests.append(request)
+            self._open[request.request_id] = on_event
+            tokens = list(self.answer(request))[: request.params.max_tokens]
+            self._scripts[request.request_id] = tokens
+        if not self.is_manual:
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        for request_id in request_ids:
+            if self._open.pop(request_id, None):
+                self.aborted.append(request_id)
+
+    def emit(self, request_id: int, tokens: str | Sequence[int]) -> None:
+        ids = tuple(tokens.encode()) if isinstance(tokens, str) else tuple(tokens)
+        if request_id in self._open:
+            self._open[request_id](Tokens(request_id, ids))
+
+    def finish(self, request_id: int, reason: FinishReason = FinishReason.STOP, num_cached_tokens: int = 0) -> None:
+        if on_event := self._open.pop(request_id, None):
+            on_event(Finished(request_id, reason, num_cached_tokens))
+
+    def fail(self, request_id: int, error: str = "StepError", message: str = "The step failed.") -> None:
+        if on_event := self._open.pop(request_id, None):
+            on_event(Failed(request_id, error, message))
+
+    def _step(self) -> None:
+        """The next token of every open request, as the engine would."""
+        self.num_steps += 1
+        for request_id in self.open_ids:
+            script = self._scripts[request_id]
+            token = script.pop(0) if script else EOS
+            self.emit(request_id, [token])
+            if token == EOS or not script:
+                self.finish(request_id, FinishReason.STOP if token == EOS else FinishReason.LENGTH, 3)
+        if self._open:
+            asyncio.get_running_loop().call_soon(self._step)
+
+
+class Server:
+    """The app with fakes behind it, and short ways to call it."""
+
+    def __init__(self, config: ServerConfig | None = None, max_model_len: int = 1000) -> None:
+        self.client = ScriptedClient()
+        self.template = FakeTemplate()
+        self.tokenizer = FakeTokenizer()
+        self.service = Service(self.client, MODEL, 1764400000)  # type: ignore[arg-type]
+        self.service.tokenizer = self.tokenizer
+        self.service.chat_template = self.template
+        self.service.max_model_len = max_model_len
+        self.app = create_app(self.service, config or ServerConfig())
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost:8000")
+
+    async def chat(self, **fields: Any) -> httpx.Response:
+        return await self.post("/v1/chat/completions", chat_body(**fields))
+
+    async def comp(self, **fields: Any) -> httpx.Response:
+        return await self.post("/v1/completions", comp_body(**fields))
+
+    async def post(self, path: str, body: Any) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        response = await self.http.post(path, content=content, headers={"content-type": "application/json"})
+        check_always(response)
+        return response
+
+    def open(self, path: str, body: Mapping[str, Any]) -> RawCall:
+        return RawCall(self.app, path, json.dumps(body).encode())
+
+
+def chat_body(**fields: Any) -> dict[str, Any]:
+    """A good request overlaid by `fields`; a field that is `...` is left out."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Say hi."}], **fields}
+    return {key: value for key, value in body.items() if value is not ...}
+
+
+def comp_body(**fields: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "prompt": "The sky is", "max_tokens": 64, **fields}
+    return {key: value for key, value in body.items() if value is not ...}
+
+
+def check_always(response: httpx.Response) -> None:
+    """What holds for every answer: C006, C017, C098."""
+    assert response.headers["x-request-id"]
+    assert int(response.headers["openai-processing-ms"]) >= 0
+    assert response.status_code not in (422, 500)
+    if response.headers["content-type"].startswith("application/json"):
+        body = json.loads(response.text, parse_constant=lambda name: 1 / 0)
+        assert "detail" not in body
+
+
+def assert_error(response: httpx.Response, status: int, param: object = ..., code: object = ...) -> dict[str, Any]:
+    """The error object, with all of its keys. `...` lets anything pass."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body.keys() == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"] and isinstance(error["type"], str)
+    assert param is ... or error["param"] == param, error
+    assert code is ... or error["code"] == code, error
+    return error
+
+
+def chunks(text: str) -> list[dict[str, Any]]:
+    """The chunks of a whole stream, its framing checked: C121, C140."""
+    assert text.endswith("data: [DONE]\n\n")
+    assert text.isascii() and "\r" not in text
+    events = text.split("\n\n")
+    assert events.pop() == ""
+    assert all("\n" not in event and event.startswith(("data: ", ": keep-alive")) for event in events)
+    payloads = [event[6:] for event in events if event.startswith("data: ")]
+    assert payloads.pop() == "[DONE]" and "[DONE]" not in payloads
+    return [json.loads(payload) for payload in payloads]
+
+
+def joined(parts: list[dict[str, Any]], index: int = 0) -> str:
+    """The text of one choice of a chat or completion stream."""
+    choices = [c for part in parts for c in part.get("choices", []) if c["index"] == index]
+    return "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in choices)
+
+
+class RawCall:
+    """One ASGI call under the test's control: what was sent, when the client leaves, whether it reads."""
+
+    def __init__(self, app: Any, path: str, body: bytes) -> None:
+        self.body = b""
+        self.status = 0
+        self.is_reading = asyncio.Event()
+        self.is_reading.set()
+        self._gone = asyncio.Event()
+        self._inbox = [{"type": "http.request", "body": body, "more_body": False}]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "scheme": "http",
+            "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        }
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._inbox:
+            return self._inbox.pop()
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await self.is_reading.wait()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        self.body += message.get("body", b"")
+
+    def leave(self) -> None:
+        self._gone.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Let the loop run until the condition holds."""
+        for _ in range(1000):
+            if condition():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it never came to hold")
+
+    async def until_sent(self, text: str) -> None:
+        await self.until(lambda: text.encode() in self.body)
+
+    async def end(self) -> str:
+        await asyncio.wait_for(self.task, 5)
+        return self.body.decode()
