@@ -180,6 +180,7 @@ def _web_server(app: object, config: ServerConfig) -> _WebServer:
         uvicorn.Config(
             app,  # type: ignore[arg-type]
             log_config=None,
+            log_level="warning",
             access_log=False,
             lifespan="off",
             http="httptools",

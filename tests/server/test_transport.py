@@ -295,6 +295,6 @@ def test_no_mlx_is_imported() -> None:
 
 def test_every_ignored_field_is_in_the_schemas() -> None:
     from anllm.server.chat.protocol import ChatCompletionRequest
-    from anllm.server.support import ACCEPTED_WITHOUT_EFFECT
+    from anllm.server.field_support import ACCEPTED_WITHOUT_EFFECT
 
     assert ACCEPTED_WITHOUT_EFFECT.keys() <= ChatCompletionRequest.model_fields.keys()

@@ -19,6 +19,7 @@ from anllm.config import (
 )
 from anllm.errors import AnllmError
 
+DEFAULT = Config()
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -38,63 +39,63 @@ class Size(click.ParamType):
 
 @click.command(context_settings={"show_default": True})
 @click.argument("model", required=False)
-@click.option("--host", default=ServerConfig.host, help="Address to listen on.")
-@click.option("--port", default=ServerConfig.port, type=int, help="Port to listen on.")
+@click.option("--host", default=DEFAULT.server.host, help="Address to listen on.")
+@click.option("--port", default=DEFAULT.server.port, type=int, help="Port to listen on.")
 @click.option("--served-model-name", help="Id under which clients ask for the model.  [default: its own name]")
 @click.option("--max-model-len", type=int, help="Longest prompt + answer in tokens.  [default: the model's limit]")
-@click.option("--max-num-seqs", default=SchedulerConfig.max_num_seqs, type=int, help="Sequences in one batch.")
+@click.option("--max-num-seqs", default=DEFAULT.scheduler.max_num_seqs, type=int, help="Sequences in one batch.")
 @click.option(
     "--max-num-batched-tokens",
-    default=SchedulerConfig.max_num_batched_tokens,
+    default=DEFAULT.scheduler.max_num_batched_tokens,
     type=int,
     help="Tokens in one step when nobody decodes.",
 )
 @click.option(
     "--decode-token-budget",
-    default=SchedulerConfig.decode_token_budget,
+    default=DEFAULT.scheduler.decode_token_budget,
     type=int,
     help="Tokens in one step while others decode.",
 )
 @click.option(
     "--max-num-waiting",
-    default=SchedulerConfig.max_num_waiting,
+    default=DEFAULT.scheduler.max_num_waiting,
     type=int,
     help="Sequences in the queue; one more is refused with 429.",
 )
 @click.option(
     "--memory-fraction",
-    default=CacheConfig.memory_fraction,
+    default=DEFAULT.cache.memory_fraction,
     type=float,
     help="Share of the device's memory for weights, K/V and work together.",
 )
 @click.option("--kv-memory", type=Size(), help="Memory for K/V, such as 8G.  [default: what the fraction leaves]")
 @click.option(
     "--weights",
-    default=ModelConfig.weights.value,
+    default=DEFAULT.model.weights.value,
     type=click.Choice([w.value for w in Weights]),
     help="Form of the weights in memory.",
 )
 @click.option(
     "--execution",
-    default=ModelConfig.execution.value,
+    default=DEFAULT.model.execution.value,
     type=click.Choice([e.value for e in Execution]),
     help="How the model is called; auto takes the fastest that agrees with the model.",
 )
 @click.option("--blas", help="BLAS library for the CPU backend.  [default: the best one found]")
-@click.option("--max-n", default=ServerConfig.max_n, type=int, help="Highest n of a request.")
+@click.option("--max-n", default=DEFAULT.server.max_n, type=int, help="Highest n of a request.")
 @click.option(
-    "--max-stop-strings", default=ServerConfig.max_stop_strings, type=int, help="Most stop strings of a request."
+    "--max-stop-strings", default=DEFAULT.server.max_stop_strings, type=int, help="Most stop strings of a request."
 )
-@click.option("--max-body", default=ServerConfig.max_body_bytes, type=Size(), help="Longest request body, such as 32M.")
+@click.option("--max-body", default=DEFAULT.server.max_body_bytes, type=Size(), help="Longest request body, such as 32M.")
 @click.option(
     "--keep-alive",
-    default=ServerConfig.keep_alive_s,
+    default=DEFAULT.server.keep_alive_s,
     type=float,
     help="Seconds of silence after which a stream sends a comment.",
 )
 @click.option(
     "--drain-timeout",
-    default=ServerConfig.drain_timeout_s,
+    default=DEFAULT.server.drain_timeout_s,
     type=float,
     help="Seconds that open requests get to finish after SIGTERM.",
 )

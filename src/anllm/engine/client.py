@@ -76,14 +76,13 @@ class EngineClient:
     async def wait_closed(self) -> None:
         """Return when the engine is down for good."""
         if self._running is not None:
-            await asyncio.shield(self._running)
+            await asyncio.wait([self._running])  # waiting like this, a cancelled caller does not take it along
 
     async def close(self) -> None:
         """End the engine. Open requests get a Failed."""
         self.state = EngineState.CLOSED
         await self._transport.close()
-        if self._running is not None:
-            await self._running
+        await self.wait_closed()
 
     def submit(self, requests: Sequence[Request], on_event: OnEvent) -> None:
         """Queue all of these requests, or none of them.

@@ -9,7 +9,7 @@ from typing import Protocol
 import anllm
 from anllm.engine.client import EngineClient, EngineState
 from anllm.errors import NotReadyError
-from anllm.server.support import UnknownFields
+from anllm.server.field_support import UnknownFields
 from anllm.text.interface import Tokenizer
 
 

@@ -15,7 +15,7 @@ from anllm.server.documentation import ERROR_RESPONSES, request_body
 from anllm.server.generation import Generation
 from anllm.server.respond import respond
 from anllm.server.service import Service
-from anllm.server.support import NEUTRAL_CHAT_VALUES
+from anllm.server.field_support import NEUTRAL_CHAT_VALUES
 
 
 def chat_router(service: Service, config: ServerConfig) -> APIRouter:
