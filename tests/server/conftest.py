@@ -1,5 +1,5 @@
 import pytest
-from harness import Server
+from server_harness import Server
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from harness import ANSWER, EOS, MODEL, Server, assert_error, chat_body, comp_body
+from server_harness import ANSWER, EOS, MODEL, Server, assert_error, chat_body, comp_body
 
 pytestmark = pytest.mark.anyio
 NUM_ANSWER_TOKENS = len(ANSWER.encode()) + 1  # with the end token

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from harness import ANSWER, EOS, MODEL, Server, assert_error, chat_body, chunks, comp_body, joined
+from server_harness import ANSWER, EOS, MODEL, Server, assert_error, chat_body, chunks, comp_body, joined
 
 from anllm.config import ServerConfig
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import MODEL, Server, assert_error, chat_body
+from server_harness import MODEL, Server, assert_error, chat_body
 
 from anllm.config import ServerConfig
 from anllm.engine.client import EngineState
