@@ -96,10 +96,14 @@ class Runner(Protocol):
         ...
 
     def run(self, plan: StepPlan) -> StepResult:
-        """One forward pass, synchronously. On an exception the K/V of the scheduled sequences is undefined, all else is
-        as before."""
+        """One forward pass, synchronously. On an exception the K/V of the scheduled sequences is undefined, each resize
+        may have been done or not, and all else is as before."""
         ...
 
     def release(self) -> None:
         """Give memory that is only kept for reuse back to the system; called when idle."""
+        ...
+
+    def close(self) -> None:
+        """The end: give everything back. Nothing may be called afterwards."""
         ...

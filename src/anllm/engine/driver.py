@@ -171,6 +171,8 @@ class EngineDriver:
         return self._loop.step() or bool(commands)
 
     def _drop(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
         self._loop = None
 
     # -- on the caller's thread ----------------------------------------------------------------------------------------

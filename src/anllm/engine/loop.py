@@ -83,6 +83,10 @@ class EngineLoop:
         self._runner.release()
         gc.collect()
 
+    def close(self) -> None:
+        """The end; on the thread that stepped."""
+        self._runner.close()
+
     def _run(self, plan: StepPlan) -> StepEvents:
         try:
             result = self._runner.run(plan)

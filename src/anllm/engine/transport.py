@@ -109,6 +109,7 @@ def serve_queue(
     for is_idle in drive(loop):
         commands = take_all(inbox, is_idle)
         if None in commands:
+            loop.close()
             return
         loop.take(command for command in commands if command is not None)
 

@@ -8,6 +8,7 @@ which grows and shrinks by whole rows. The pool decides with integers; what it d
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from anllm.core.step import SlabResize, Slot
@@ -18,7 +19,7 @@ SLAB_HEIGHTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
 class KVPool:
-    """Slots of several capacities. Modified by allocate, free and take_resizes only."""
+    """Slots of several capacities. Modified by allocate, free, take_resizes and repeat_resizes only."""
 
     def __init__(self, *, budget_bytes: int, bytes_per_token: int, max_model_len: int, row_bytes: int = 0) -> None:
         """bytes_per_token: K and V of all layers; row_bytes: what a row takes whatever its length (recurrent state).
@@ -32,7 +33,8 @@ class KVPool:
         self._num_slots = dict.fromkeys(self._capacities, 0)
         self._free: dict[int, list[int]] = {capacity: [] for capacity in self._capacities}  # heaps: lowest index first
         self._owned: set[Slot] = set()
-        self._resized: dict[int, None] = {}  # capacities, in the order of their first change
+        self._told = dict(self._num_slots)  # the heights that take_resizes() gave last
+        self._untold: dict[int, None] = {}  # capacities to tell again, whatever their height
         if self._slab_bytes(self._capacities[-1], 1) > budget_bytes:
             raise ValueError(f"a budget of {budget_bytes} bytes does not hold one sequence of {max_model_len} tokens")
 
@@ -69,9 +71,16 @@ class KVPool:
 
     def take_resizes(self) -> tuple[SlabResize, ...]:
         """The slabs whose height changed since the last call, shrinking ones first (they make the room)."""
-        resizes = [SlabResize(capacity, self._num_slots[capacity]) for capacity in self._resized]
-        self._resized.clear()
-        return tuple(resizes)
+        now = self._num_slots
+        changed = [c for c in now if now[c] != self._told[c] and c not in self._untold]
+        ordered = sorted([*self._untold, *changed], key=lambda c: now[c] > self._told[c])
+        self._told = dict(now)
+        self._untold.clear()
+        return tuple(SlabResize(capacity, now[capacity]) for capacity in ordered)
+
+    def repeat_resizes(self, resizes: Iterable[SlabResize]) -> None:
+        """These may not have been carried out: have take_resizes() tell the heights of their slabs again."""
+        self._untold.update(dict.fromkeys(resize.capacity for resize in resizes))
 
     def check_integrity(self) -> None:
         """Assert that every slot is either owned or free, once, and that the budget holds."""
@@ -118,7 +127,6 @@ class KVPool:
         heapify(free)
         self._free[capacity] = free
         self._num_slots[capacity] = height
-        self._resized[capacity] = None
 
 
 def size_classes(max_model_len: int) -> list[int]:

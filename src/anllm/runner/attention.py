@@ -5,7 +5,6 @@ The layout of a step is worked out once, for all layers. Its arrays are small an
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -13,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from anllm.core.step import ScheduledSequence, Slot, StepPlan
+from anllm.runner.hook import Function, replace_in_models
 from anllm.runner.kv_store import LayerSlabs
 
 # A group of decode rows whose slots fill at least this share of their range is computed over the whole range, in place;
@@ -220,15 +220,13 @@ class FlatCache:
 
 
 def hook_attention() -> None:
-    """Route mlx_lm's scaled_dot_product_attention through FlatCache.attend where the cache is one.
-
-    Every model module has its own name for that function, so each loaded one is set. Call after a model is loaded;
-    calling again does no harm.
-    """
+    """Route mlx_lm's scaled_dot_product_attention through FlatCache.attend where the cache is one."""
     from mlx_lm.models import base
 
-    stock = getattr(base.scaled_dot_product_attention, "stock", base.scaled_dot_product_attention)
+    replace_in_models(base, "scaled_dot_product_attention", _dispatch)
 
+
+def _dispatch(stock: Function) -> Function:
     def attention(
         queries: mx.array,
         keys: mx.array,
@@ -243,8 +241,4 @@ def hook_attention() -> None:
             return cache.attend(queries, scale, sinks)
         return stock(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks, **other)
 
-    attention.stock = stock  # type: ignore[attr-defined]
-    for name, module in list(sys.modules.items()):
-        found = getattr(module, "scaled_dot_product_attention", None) if name.startswith("mlx_lm.models") else None
-        if found is not None and getattr(found, "stock", found) is stock:
-            module.scaled_dot_product_attention = attention  # type: ignore[attr-defined]
+    return attention

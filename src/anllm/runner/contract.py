@@ -165,8 +165,8 @@ def _shape(cache: Any) -> LayerShape:
 
 
 def _random_sequences(vocab_size: int) -> list[list[int]]:
-    tokens = [random.Random(0).randrange(vocab_size) for _ in range(NUM_TOKENS)]
-    return [tokens, tokens[::-1]]
+    generator = random.Random(0)
+    return [[generator.randrange(vocab_size) for _ in range(NUM_TOKENS)] for _ in range(2)]
 
 
 def _references(model: nn.Module, sequences: list[list[int]]) -> tuple[list[mx.array], list[Any]]:

@@ -63,6 +63,11 @@ class ModelRunner:
     def release(self) -> None:
         mx.clear_cache()
 
+    def close(self) -> None:
+        del self._forward
+        mx.clear_cache()
+        mx.clear_streams()  # else a thread that used MLX may abort the process at its end
+
     def _warm_up(self, scheduler: SchedulerConfig) -> int:
         """Run a prompt and a decode step, so that the first request does not pay for compiling. Returns the working
         memory in bytes that the largest step is expected to take, by what the second prompt took.

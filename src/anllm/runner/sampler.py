@@ -17,6 +17,7 @@ from anllm.core.step import ScheduledSequence
 
 MASK_64 = 2**64 - 1
 NOT_A_NUMBER = -1  # the "token" of a row whose logits are not numbers
+SMALLEST_TEMPERATURE = 1e-6  # below it nothing changes any more, but 1 / temperature would leave float32
 
 
 class Sampler(Protocol):
@@ -53,12 +54,15 @@ class HostSampler:
         params = row.params
         if params.temperature == 0 or params.top_p == 0:
             return best
-        weights = np.exp((logits - logits[best]) * np.float32(1 / params.temperature)).astype(np.float64)
+        scale = np.float32(1 / max(params.temperature, SMALLEST_TEMPERATURE))
+        with np.errstate(over="ignore"):  # to minus infinity, whose exp is 0
+            weights = np.exp((logits - logits[best]) * scale).astype(np.float64)
         u = uniform(params.seed or 0, row.token_index)
         if params.top_p < 1:
             weights = keep_nucleus(weights, params.top_p)
         cumulative = weights.cumsum()
-        return int(np.searchsorted(cumulative, u * cumulative[-1], side="right").clip(0, len(weights) - 1))
+        last = np.searchsorted(cumulative, cumulative[-1])  # the last token that has any weight
+        return int(min(np.searchsorted(cumulative, u * cumulative[-1], side="right"), last))
 
 
 def keep_nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
@@ -93,13 +97,15 @@ class DeviceSampler:
 
     def _drawn(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> mx.array:
         """[rows, vocab] -> [rows]"""
-        temperature = mx.array([row.params.temperature or 1.0 for row in rows])[:, None]
+        temperature = mx.array([max(row.params.temperature, SMALLEST_TEMPERATURE) for row in rows])[:, None]
         weights = mx.exp((logits - logits.max(axis=-1, keepdims=True)) / temperature)
         if any(row.params.top_p < 1 for row in rows):
             weights = self._keep_nucleus(weights, mx.array([row.params.top_p for row in rows])[:, None])
         cumulative = weights.cumsum(axis=-1)
-        wanted = mx.array(draws(rows))[:, None] * cumulative[:, -1:]
-        return mx.minimum((cumulative <= wanted).sum(axis=-1), logits.shape[-1] - 1)
+        total = cumulative[:, -1:]
+        wanted = mx.array(draws(rows))[:, None] * total
+        last = (cumulative < total).sum(axis=-1)  # the last token that has any weight: a draw may be rounded up to 1
+        return mx.minimum((cumulative <= wanted).sum(axis=-1), last)
 
     def _keep_nucleus(self, weights: mx.array, top_p: mx.array) -> mx.array:
         """By search for the edge, not by sorting: the largest weight such that what is at least as heavy has top_p."""

@@ -126,6 +126,7 @@ class Scheduler:
 
     def fail(self, plan: StepPlan, message: str) -> StepEvents:
         """The step raised: end the sequences that were in it, and no others."""
+        self._pool.repeat_resizes(plan.resizes)
         failed = []
         for scheduled in plan.scheduled:
             sequence = self._sequences.get(scheduled.request_id)
@@ -187,7 +188,14 @@ class Scheduler:
         """Chunks of the prompts that are under way, and of waiting ones as far as slots and budget go."""
         under_way = [s for s in self._running if not _decodes(s)]
         num_free = self._config.max_num_seqs - len(self._running)
-        candidates = under_way + self._waiting[: min(num_free, MAX_CANDIDATES)]
+        waiting = self._waiting[: min(num_free, MAX_CANDIDATES)]
+        if waiting and under_way and waiting[0].arrival < under_way[0].arrival:
+            # The oldest gets the oldest's share, or the next free memory; newer prompts don't keep it out.
+            if self._admit(waiting[0]):
+                under_way.insert(0, waiting.pop(0))
+            else:
+                waiting = []
+        candidates = under_way + waiting
         shares = share_prefill([s.num_uncomputed_tokens for s in candidates], self._prefill_budget(num_decodes))
         scheduled = []
         for sequence, share in zip(candidates, shares, strict=True):

@@ -79,6 +79,9 @@ class FakeRunner:
     def release(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def _resize(self, plan: StepPlan) -> None:
         for resize in plan.resizes:
             self._num_slots[resize.capacity] = resize.num_slots

@@ -1,0 +1,110 @@
+# `make` alone says what there is. Works with GNU make 3.81 (macOS) and any POSIX shell.
+
+# -- what may be set on the command line -------------------------------------------------------------------------------
+
+# PYTHON=python3.13    the Python for .venv (the first of 3.11 to 3.14 on the PATH)
+# BACKEND=cpu          macos, cpu, cuda12 or cuda13 (what fits the machine)
+# MODEL=org/name       for serve: a hub id, a folder or a .gguf file (the default model)
+# ARGS="--port 8123"   further flags for serve, pytest or lock
+ifndef BACKEND
+BACKEND := $(shell \
+  if [ "$$(uname -s)" = Darwin ]; then echo macos; exit; fi; \
+  cuda=$$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]* Version: *\([0-9][0-9]*\).*/\1/p' | head -n 1); \
+  if [ "$${cuda:-0}" -ge 13 ]; then echo cuda13; elif [ "$${cuda:-0}" -eq 12 ]; then echo cuda12; else echo cpu; fi)
+endif
+
+# Packages once downloaded, so that a new clone or a new .venv needs no network.
+ifeq ($(shell uname -s),Darwin)
+WHEELS ?= $(HOME)/Library/Caches/anllm/wheels
+else
+WHEELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/anllm/wheels
+endif
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+UV_VERSION := 0.13.9
+
+# Stamps: each is newer than what it was made from, so that a second run has nothing to do. Another backend is another
+# environment: the wheels of two of them overwrite each other's files.
+RUNTIME := $(VENV)/.runtime-$(BACKEND)
+INSTALLED := $(VENV)/.installed
+DEV := $(VENV)/.dev
+
+# $(call install,LOCK): exactly what the lock file holds, from WHEELS; what is missing there is downloaded into it first.
+OFFLINE = --quiet --no-index --find-links "$(WHEELS)" --require-hashes
+define install
+@$(PIP) install $(OFFLINE) -r $(1) >/dev/null 2>&1 || { \
+  echo "==> Downloading the packages in $(1)" && mkdir -p "$(WHEELS)" && \
+  { $(PIP) download --require-hashes --dest "$(WHEELS)" -r $(1) || { \
+    echo "The packages in $(1) could not be downloaded: check the network and pip's settings, and try again." >&2; \
+    exit 1; }; } && \
+  $(PIP) install $(OFFLINE) -r $(1); }
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test check fix build lock clean
+
+help:  ## what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s%s\n", $$1, $$2 }'
+	@echo
+	@sed -n 's/^# \([A-Z]*=[^ ]*.*\)/  \1/p' Makefile
+
+# -- for users ---------------------------------------------------------------------------------------------------------
+
+install: $(INSTALLED)  ## set up .venv with anllm and the MLX for this machine
+	@echo "==> anllm for $(BACKEND) is in $(VENV)"
+
+serve: $(INSTALLED)  ## set up if needed, then serve MODEL (or the default model) on 127.0.0.1:8000
+	@exec $(BIN)/anllm serve $(if $(MODEL),"$(MODEL)") $(ARGS)
+
+# -- for developers ----------------------------------------------------------------------------------------------------
+
+test: check  ## set up if needed, then all checks and all tests
+	@echo "==> Fetching the default model, if it is not there"
+	@$(BIN)/anllm fetch
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV)  ## format, lint, types and contracts
+	@echo "==> ruff, mypy, import-linter"
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fix: $(DEV)  ## let ruff repair what it can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+build: $(INSTALLED)  ## wheel and sdist into dist/
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -d dist
+
+lock:  ## resolve the locks anew; ARGS=--upgrade takes the newest versions
+	@sh locks/lock.sh "$(or $(PYTHON),python3)" $(UV_VERSION) $(ARGS)
+
+clean:  ## remove .venv and whatever else was made here; downloads stay
+	@rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# -- the environment ---------------------------------------------------------------------------------------------------
+
+$(RUNTIME): locks/pip.txt locks/build.txt locks/$(BACKEND).txt
+	@python=$$(sh locks/find-python.sh $(PYTHON)) || exit 1; \
+	echo "==> Making $(VENV) with $$("$$python" --version)" && "$$python" -m venv --clear $(VENV)
+	$(call install,locks/pip.txt)
+	@echo "==> Installing packages for $(BACKEND)"
+	$(call install,locks/build.txt)
+	$(call install,locks/$(BACKEND).txt)
+	@touch $@
+
+$(INSTALLED): $(RUNTIME) pyproject.toml
+	@echo "==> Installing anllm"
+	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): $(INSTALLED) locks/dev.txt
+	@echo "==> Installing the tools for tests and checks"
+	$(call install,locks/dev.txt)
+	@touch $@

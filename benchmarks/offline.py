@@ -1,0 +1,140 @@
+"""The engine alone, without HTTP: output tokens/s, step times and peak memory under closed-loop loads.
+
+    python benchmarks/offline.py --model FOLDER --streams 1,8,32 --prompt 128 --output 128
+
+Prints one JSON line a load. Each load runs `rounds` requests a stream; a stream sends its next request when its last
+one has ended. The lengths are exact; with --spread they are drawn from a lognormal distribution with that mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from environment import describe
+
+from anllm.config import CacheConfig, Execution, ModelConfig, SchedulerConfig, Weights
+from anllm.core.request import SamplingParams
+from anllm.engine.driver import EngineDriver, Status
+from anllm.runner.build import RunnerSettings, build_runner
+from anllm.store.cache import cache_folder
+
+
+@dataclass
+class Load:
+    """What was sent, and what came of it."""
+
+    num_streams: int
+    waiting: list[tuple[int, int]]  # (prompt, output) lengths
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    step_s: list[float] = field(default_factory=list)
+    first_token_s: list[float] = field(default_factory=list)
+
+
+def lengths(rng: random.Random, mean: int, spread: float) -> int:
+    """Around `mean`; exact where spread is 0."""
+    if not spread:
+        return mean
+    return max(1, min(8 * mean, round(rng.lognormvariate(math.log(mean) - spread**2 / 2, spread))))
+
+
+def run(driver: EngineDriver, load: Load, rng: random.Random, params: dict[str, Any]) -> float:
+    """Seconds until every request has ended."""
+    vocab = driver.info.vocab_size
+    open_requests: dict[int, tuple[float, bool]] = {}
+
+    def submit() -> None:
+        prompt, output = load.waiting.pop()
+        token_ids = [rng.randrange(3, vocab) for _ in range(prompt)]
+        sampling = SamplingParams(max_tokens=output, ignore_eos=True, **params)
+        open_requests[driver.submit(token_ids, sampling)] = (time.perf_counter(), False)
+        load.prompt_tokens += prompt
+
+    started = time.perf_counter()
+    for _ in range(min(load.num_streams, len(load.waiting))):
+        submit()
+    while open_requests:
+        before = time.perf_counter()
+        driver.step()
+        load.step_s.append(time.perf_counter() - before)
+        for request_id, (sent_s, has_token) in list(open_requests.items()):
+            polled = driver.poll(request_id)
+            assert polled.error is None, polled.error
+            load.output_tokens += len(polled.new_token_ids)
+            if polled.new_token_ids and not has_token:
+                load.first_token_s.append(time.perf_counter() - sent_s)
+                open_requests[request_id] = (sent_s, True)
+            if polled.status is not Status.OPEN:
+                del open_requests[request_id]
+                if load.waiting:
+                    submit()
+    return time.perf_counter() - started
+
+
+def percentile_ms(values: list[float], share: float) -> float:
+    return round(sorted(values)[min(len(values) - 1, int(len(values) * share))] * 1e3, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder")
+    parser.add_argument("--streams", default="1,8,32")
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--output", type=int, default=128)
+    parser.add_argument("--spread", type=float, default=0.0, help="sigma of the lognormal lengths; 0 is exact")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--weights", default="auto", choices=[w.value for w in Weights])
+    parser.add_argument("--execution", default="auto", choices=[e.value for e in Execution])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    scheduler = SchedulerConfig(max_num_seqs=256)
+    model = ModelConfig(weights=Weights(options.weights), execution=Execution(options.execution))
+    settings = RunnerSettings(options.model, (), model, CacheConfig(), scheduler)
+    about = describe()
+    with EngineDriver(lambda: build_runner(settings, cache_folder(None)), scheduler) as driver:
+        info = driver.info
+        for num_streams in map(int, options.streams.split(",")):
+            rng = random.Random(options.seed)
+            mix = [
+                (lengths(rng, options.prompt, options.spread), lengths(rng, options.output, options.spread))
+                for _ in range(num_streams * options.rounds)
+            ]
+            params = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
+            run(driver, Load(num_streams, [(options.prompt, 8)] * num_streams), rng, params)  # warm-up
+            load = Load(num_streams, mix)
+            wall_s = run(driver, load, rng, params)
+            result = {
+                "streams": num_streams,
+                "prompt": options.prompt,
+                "output": options.output,
+                "spread": options.spread,
+                "output_tok_s": round(load.output_tokens / wall_s, 1),
+                "total_tok_s": round((load.output_tokens + load.prompt_tokens) / wall_s, 1),
+                "wall_s": round(wall_s, 2),
+                "step_ms": {
+                    "p50": percentile_ms(load.step_s, 0.5),
+                    "p99": percentile_ms(load.step_s, 0.99),
+                    "mean": round(statistics.mean(load.step_s) * 1e3, 2),
+                },
+                "ttft_ms": {"p50": percentile_ms(load.first_token_s, 0.5), "p95": percentile_ms(load.first_token_s, 0.95)},
+                "backend": info.backend,
+                "blas": info.blas,
+                "weights": info.weights,
+                "execution": info.execution,
+                **about,
+            }
+            print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Writes the lock files from pyproject.toml. Keeps the versions that are locked already unless told to --upgrade.
+#   lock.sh PYTHON UV_VERSION [flags of uv pip compile]
+# One file a backend, since the wheels of two backends overwrite each other's files. Each holds for Python 3.11 to 3.14.
+set -eu
+
+python=$1 uv_version=$2
+shift 2
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+"$python" -m venv "$tools"
+"$tools/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version"
+export MACOSX_DEPLOYMENT_TARGET=14.0 # the oldest that MLX has wheels for
+
+lock() {
+    target=$1
+    shift
+    "$tools/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+        --only-binary :all: --custom-compile-command "make lock" -o "locks/$target.txt" "$@"
+}
+
+echo pip | lock pip - "$@"
+lock macos pyproject.toml "$@"
+for backend in cpu cuda12 cuda13; do
+    lock "$backend" pyproject.toml --extra "$backend" -c locks/macos.txt "$@"
+done
+lock build --group build -c locks/macos.txt "$@"
+lock dev --group dev -c locks/macos.txt -c locks/build.txt "$@"

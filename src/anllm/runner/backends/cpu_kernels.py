@@ -1,0 +1,95 @@
+"""Attention and SwiGLU for the CPU backend, built around an exp that is quick there.
+
+MLX's CPU exp takes 19 ns an element, which is more than all matrix work of a small model; the polynomial below takes
+about 3 when mx.compile fuses it (measured on AVX-512 machines, docs/log.md). Stock kernels stand beside these and are
+what they are tested against.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from anllm.runner.hook import Function, replace_in_models
+
+QUERY_BLOCK = 128  # queries at a time: keys behind the block's end are not looked at, and scores stay in the cache
+LOWEST = -80.0  # exp of less is taken for exp of this, 2e-35: nothing, beside the 1 of the largest
+MASKED = -1e30
+
+
+def fast_exp(x: mx.array) -> mx.array:
+    """exp of x <= 0, float32, to a relative 1e-6: exp(x / 256) by its series, squared eight times."""
+    y = mx.maximum(x, LOWEST) * (1 / 256)
+    p = 1 + y * (1 + y * (1 / 2 + y * (1 / 6 + y * (1 / 24 + y * (1 / 120 + y * (1 / 720 + y * (1 / 5040)))))))
+    for _ in range(8):
+        p = p * p
+    return p
+
+
+@mx.compile
+def _swiglu(gate: mx.array, x: mx.array) -> mx.array:
+    e = fast_exp(-mx.abs(gate))
+    sigmoid = mx.where(gate >= 0, 1 / (1 + e), e / (1 + e))
+    return gate * sigmoid * x
+
+
+def _exp_difference(scores: mx.array, top: mx.array) -> mx.array:
+    return fast_exp(scores - top)
+
+
+def _masked(scores: mx.array, mask: mx.array) -> mx.array:
+    return mx.where(mask, scores, MASKED)
+
+
+_exp_difference = mx.compile(_exp_difference, shapeless=True)
+_masked = mx.compile(_masked, shapeless=True)
+
+
+class FastExpKernels:
+    """Kernels (runner/attention.py) for float32 on the CPU."""
+
+    def attend(
+        self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: mx.array | str | None, sinks: mx.array | None
+    ) -> mx.array:
+        if q.dtype != mx.float32 or sinks is not None:
+            return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)
+        q = q * scale
+        if isinstance(mask, str):
+            return _causal(q, k, v)
+        return _attend(q, k, v, mask)
+
+
+def _causal(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    """Block by block, each over the keys that its last query may see."""
+    n, length = q.shape[2], k.shape[2]
+    outs = []
+    for first in range(0, n, QUERY_BLOCK):
+        last = min(first + QUERY_BLOCK, n)
+        end = length - n + last
+        mask = mx.arange(end)[None] <= mx.arange(end - (last - first), end)[:, None]
+        outs.append(_attend(q[:, :, first:last], k[:, :, :end], v[:, :, :end], mask))
+    return outs[0] if len(outs) == 1 else mx.concatenate(outs, axis=2)
+
+
+def _attend(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> mx.array:
+    """q: [b, q_heads, n, dim], scaled; k, v: [b, kv_heads, length, dim]; mask: bool, broadcast to [b, q_heads, n, length].
+
+    The queries that share a K/V head are the rows of one matrix product.
+    """
+    b, heads, n, _ = q.shape
+    kv_heads, length = k.shape[1:3]
+    scores = q.reshape(b, kv_heads, -1, q.shape[-1]) @ k.swapaxes(-1, -2)  # [b, kv_heads, group * n, length]
+    if mask is not None:
+        scores = _masked(scores.reshape(b, heads, n, length), mask).reshape(scores.shape)
+    weights = _exp_difference(scores, scores.max(axis=-1, keepdims=True))
+    out = (weights @ v) / weights.sum(axis=-1, keepdims=True)
+    return out.reshape(b, heads, n, v.shape[-1])
+
+
+def hook_swiglu() -> None:
+    """Put the quick SwiGLU in the place of mlx_lm's, for float32."""
+    from mlx_lm.models import activations
+
+    def make(stock: Function) -> Function:
+        return lambda gate, x: _swiglu(gate, x) if gate.dtype == mx.float32 else stock(gate, x)
+
+    replace_in_models(activations, "swiglu", make)
