@@ -126,7 +126,10 @@ def main() -> None:
                     "p99": percentile_ms(load.step_s, 0.99),
                     "mean": round(statistics.mean(load.step_s) * 1e3, 2),
                 },
-                "ttft_ms": {"p50": percentile_ms(load.first_token_s, 0.5), "p95": percentile_ms(load.first_token_s, 0.95)},
+                "ttft_ms": {
+                    "p50": percentile_ms(load.first_token_s, 0.5),
+                    "p95": percentile_ms(load.first_token_s, 0.95),
+                },
                 "backend": info.backend,
                 "blas": info.blas,
                 "weights": info.weights,

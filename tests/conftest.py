@@ -12,4 +12,6 @@ from anllm.runner.build import runs_on_cpu
 from anllm.store.cache import cache_folder
 
 if importlib.util.find_spec("mlx") is not None and runs_on_cpu():
-    load_blas(None, cache_folder(None))
+    _blas = load_blas(None, cache_folder(None))
+    if _blas.set_threads is not None:
+        _blas.set_threads(1)  # tiny models gain nothing by more, and threads that wait for each other lose much

@@ -1,4 +1,4 @@
-"""A scheduler and a fake model in one loop under a clock: requests in, what each of them got out, everything checked."""
+"""A scheduler and a fake model in one loop under a clock: requests in, answers out, everything checked on the way."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def nearby(token_ids: tuple[int, ...]) -> int:
     return letters((len(token_ids), *token_ids[-4:]))
 
 
-def alone(
-    request: Request, model: Model = letters, *, max_model_len: int = 4096
-) -> tuple[list[int], FinishReason]:
+def alone(request: Request, model: Model = letters, *, max_model_len: int = 4096) -> tuple[list[int], FinishReason]:
     """What the request gets when nobody else is there: the model asked token by token, in the plainest way."""
     prompt, params, outputs = request.prompt_token_ids, request.params, list[int]()
     ends = {*params.stop_token_ids} | (set() if params.ignore_eos else {EOS})

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from serving import Gate, Reader, eventually, running_client, submit
-from stepping import alone, letters_and_ends, make_request
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import Tokens
@@ -17,32 +15,26 @@ from anllm.engine.client import EngineClient, EngineState, Event
 from anllm.engine.transport import ThreadTransport
 from anllm.errors import ModelError, NotReadyError, QueueFullError
 from anllm.testing import FakeRunner
+from serving import Gate, Reader, eventually, running_client, submit
+from stepping import alone, letters_and_ends, make_request
 
 pytestmark = pytest.mark.anyio
 SMALL = SchedulerConfig(max_num_seqs=2, max_num_waiting=2)
 
 
-class Died(BaseException):
-    """Ends the engine's thread, as a fault of the GPU ends its process."""
-
-
 def mortal(dies: Callable[[int, StepPlan], bool]) -> Callable[[], FakeRunner]:
-    """A factory of runners; `dies` gets the number of the engine and the plan."""
+    """A factory of runners. `dies` gets the number of the engine, from 0, and the plan; three times in a row true, the
+    engine ends."""
     numbers = itertools.count()
 
     def factory() -> FakeRunner:
         number = next(numbers)
 
-        class Mortal(FakeRunner):
-            @property
-            def dead(self) -> bool:
-                return False
-
         def before_run(plan: StepPlan) -> None:
             if dies(number, plan):
                 raise RuntimeError("boom")
 
-        return Mortal(before_run=before_run)
+        return FakeRunner(before_run=before_run)
 
     return factory
 
@@ -118,7 +110,8 @@ async def test_a_reader_that_raises_is_aborted_and_does_not_disturb_others() -> 
         reader = submit(client, make_request(1, max_tokens=30))
         await reader.end([1])
         assert reader.tokens[1] == alone(make_request(1, max_tokens=30))[0]
-        assert len(seen) == 1 and isinstance(seen[0], Tokens)
+        assert len(seen) == 1
+        assert isinstance(seen[0], Tokens)
         assert client.num_open == 0
 
 
@@ -242,7 +235,7 @@ async def test_open_requests_fail_with_the_engine_and_the_next_engine_answers() 
 
 async def test_while_the_engine_restarts_nothing_is_taken() -> None:
     factory = mortal(lambda number, plan: number == 0)
-    async with running_client(factory, SchedulerConfig(max_num_seqs=1), restart_delays_s=(0.05,)) as client:
+    async with running_client(factory, SchedulerConfig(max_num_seqs=1), restart_delays_s=(0.3,)) as client:
         await submit(client, *(make_request(i) for i in range(3))).end(range(3))
         await eventually(lambda: client.state is EngineState.RESTARTING)
         with pytest.raises(NotReadyError, match="restarting"):

@@ -5,7 +5,6 @@ import threading
 from contextlib import aclosing
 
 import pytest
-from stepping import EOS, alone, letters_and_ends, make_request
 
 from anllm.config import SchedulerConfig
 from anllm.core.request import FinishReason, SamplingParams
@@ -14,6 +13,7 @@ from anllm.engine.driver import EngineDriver, Polled, Status
 from anllm.engine.loop import EngineBrokenError
 from anllm.testing import FakeRunner
 from anllm.testing.runner import scripted
+from stepping import EOS, alone, letters_and_ends, make_request
 
 GREEDY = SamplingParams(max_tokens=8)
 
@@ -86,7 +86,8 @@ def test_a_prompt_that_cant_be_taken_fails_in_poll(num_tokens: int, message: str
         bad = driver.submit(range(num_tokens), GREEDY)
         good = driver.submit(prompt(1), GREEDY)
         polled = driver.run_until_complete()
-        assert polled[bad].status is Status.FAILED and message in (polled[bad].error or "")
+        assert polled[bad].status is Status.FAILED
+        assert message in (polled[bad].error or "")
         assert polled[good].new_token_ids == expected(1)
 
 
@@ -110,7 +111,9 @@ def test_a_seed_is_drawn_where_none_is_given_and_kept_where_one_is() -> None:
             driver.submit(prompt(0), SamplingParams(max_tokens=1, seed=seed))
         driver.run_until_complete()
     first, second, third = (s.params.seed for plan in runner.plans for s in plan.scheduled)
-    assert None not in (first, second) and first != second and third == 5
+    assert None not in (first, second)
+    assert first != second
+    assert third == 5
 
 
 def test_an_aborted_request_is_forgotten_and_its_slot_free() -> None:
@@ -189,7 +192,8 @@ async def collect(driver: EngineDriver, request_id: int) -> list[int]:
     async for polled in driver.stream(request_id):
         tokens += polled.new_token_ids
         statuses.append(polled.status)
-    assert statuses[-1] is not Status.OPEN and set(statuses[:-1]) <= {Status.OPEN}
+    assert statuses[-1] is not Status.OPEN
+    assert set(statuses[:-1]) <= {Status.OPEN}
     return tokens
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from stepping import alone, make_request
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, Failed, Finished, StepEvents, Tokens
@@ -11,6 +10,7 @@ from anllm.core.request import FinishReason
 from anllm.core.step import StepPlan
 from anllm.engine.loop import MAX_FAILED_STEPS, EngineBrokenError, EngineLoop
 from anllm.testing import FakeClock, FakeRunner
+from stepping import alone, make_request
 
 
 class Engine:
@@ -99,7 +99,8 @@ def test_an_abort_takes_effect_before_the_next_step() -> None:
     engine.loop.take([Abort((0, 99)), Add(make_request(2)), Abort((2,))])
     engine.run()
     assert engine.finished == [1]
-    assert len(engine.tokens(0)) == 1 and engine.tokens(2) == []
+    assert len(engine.tokens(0)) == 1
+    assert engine.tokens(2) == []
 
 
 def test_a_failed_step_fails_its_requests_and_those_that_wait_go_on() -> None:
@@ -124,7 +125,8 @@ def test_three_failed_steps_in_a_row_break_the_engine_and_all_of_them_have_had_t
     engine = Engine(fails_on(0, 1, 2), max_num_seqs=1)
     engine.add(0, 1, 2, 3)
     assert MAX_FAILED_STEPS == 3
-    assert engine.loop.step() and engine.loop.step()
+    assert engine.loop.step()
+    assert engine.loop.step()
     with pytest.raises(EngineBrokenError, match="3 steps in a row"):
         engine.loop.step()
     assert engine.failed == [0, 1, 2]

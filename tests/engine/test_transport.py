@@ -6,7 +6,6 @@ import threading
 
 import msgspec
 import pytest
-from stepping import alone, make_request
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import (
@@ -24,6 +23,7 @@ from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.transport import Frame, ThreadTransport, decode, encode, take_all
 from anllm.errors import ModelError
 from anllm.testing import FakeRunner
+from stepping import alone, make_request
 
 REQUEST = Request(
     request_id=2**53,
@@ -62,7 +62,8 @@ def test_finish_reasons_and_tuples_keep_their_types() -> None:
     events = decode(encode(FRAMES[4]))
     assert isinstance(events, StepEvents)
     assert events.finished[0].finish_reason is FinishReason.STOP
-    assert isinstance(events.tokens, tuple) and isinstance(events.tokens[1].token_ids, tuple)
+    assert isinstance(events.tokens, tuple)
+    assert isinstance(events.tokens[1].token_ids, tuple)
 
 
 @pytest.mark.parametrize("data", [encode(LoadFailed("x"))[:-1], b"\x04\xc1", encode(Abort((1,))) + b"x"])

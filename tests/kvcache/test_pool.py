@@ -8,7 +8,9 @@ from anllm.core.step import SlabResize, Slot
 from anllm.kvcache.pool import SLAB_HEIGHTS, KVPool, next_height, size_classes
 
 
-def make_pool(budget: int = 1 << 20, *, max_model_len: int = 2048, bytes_per_token: int = 1, row_bytes: int = 0) -> KVPool:
+def make_pool(
+    budget: int = 1 << 20, *, max_model_len: int = 2048, bytes_per_token: int = 1, row_bytes: int = 0
+) -> KVPool:
     return KVPool(
         budget_bytes=budget, bytes_per_token=bytes_per_token, max_model_len=max_model_len, row_bytes=row_bytes
     )

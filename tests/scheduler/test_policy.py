@@ -66,7 +66,9 @@ def test_with_nothing_measured_the_budget_is_all() -> None:
 def test_the_budget_follows_what_was_measured(
     decode_step_s: float | None, prefill_token_s: float, most: int, budget: int
 ) -> None:
-    assert pace(decode_step_s=decode_step_s, prefill_token_s=prefill_token_s).budget(most) == pytest.approx(budget, abs=1)
+    assert pace(decode_step_s=decode_step_s, prefill_token_s=prefill_token_s).budget(most) == pytest.approx(
+        budget, abs=1
+    )
 
 
 def test_the_decode_part_of_a_mixed_step_is_not_blamed_on_prefill() -> None:

@@ -5,13 +5,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import EOS, Stepper, alone, letters_and_ends, make_request, nearby
 
 from anllm.core.request import FinishReason
 from anllm.core.step import StepPlan
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from anllm.scheduler.policy import MIN_PREFILL_TOKENS, PrefillPace
 from anllm.testing.runner import letters, scripted
+from stepping import EOS, Stepper, alone, letters_and_ends, make_request, nearby
 
 
 def tokens_of(plan: StepPlan, request_id: int) -> int:
@@ -188,7 +188,8 @@ def test_abort_while_waiting() -> None:
     stepper.step()
     stepper.abort(1)
     stepper.run()
-    assert stepper.tokens[1] == [] and 1 not in stepper.ends
+    assert stepper.tokens[1] == []
+    assert 1 not in stepper.ends
     stepper.check_answer(0)
     stepper.check_answer(2)
 
@@ -222,7 +223,8 @@ def test_abort_between_schedule_and_update_drops_the_result(num_steps: int) -> N
     stepper.abort(0)
     num_tokens = len(stepper.tokens[0])
     stepper.finish(plan)
-    assert len(stepper.tokens[0]) == num_tokens and 0 not in stepper.ends
+    assert len(stepper.tokens[0]) == num_tokens
+    assert 0 not in stepper.ends
     stepper.run()
     stepper.check_answer(1)
 
@@ -233,7 +235,9 @@ def test_the_slot_of_an_aborted_sequence_goes_to_the_next_which_does_not_see_the
     first = stepper.step()
     stepper.abort(0)
     second = stepper.step()
-    assert first and second and first.scheduled[0].slot == second.scheduled[0].slot
+    assert first
+    assert second
+    assert first.scheduled[0].slot == second.scheduled[0].slot
     stepper.run()
     stepper.check_answer(1)
 
@@ -275,7 +279,8 @@ def test_a_prompt_that_waits_for_its_turn_survives_a_failed_step() -> None:
     stepper = Stepper(max_num_batched_tokens=8, before_run=failing_at(1))
     stepper.add(make_request(0, 100), make_request(1, 6))
     plan = stepper.step()
-    assert plan and {s.request_id for s in plan.scheduled} == {0, 1}
+    assert plan
+    assert {s.request_id for s in plan.scheduled} == {0, 1}
     stepper.add(make_request(2, 3), make_request(3, 4))
     plan = stepper.step()
     assert plan is not None
@@ -356,7 +361,9 @@ def test_a_sequence_alone_with_memory_for_one_longest_row_gets_to_its_end() -> N
 
 def test_who_waits_for_memory_is_not_overtaken_by_who_came_later() -> None:
     stepper = Stepper(max_model_len=2048, kv_budget_tokens=2048)
-    stepper.add(make_request(0, 10, max_tokens=30), make_request(1, 1500, max_tokens=2), make_request(2, 5, max_tokens=2))
+    stepper.add(
+        make_request(0, 10, max_tokens=30), make_request(1, 1500, max_tokens=2), make_request(2, 5, max_tokens=2)
+    )
     starts = [s.request_id for plan in stepper.run() for s in plan.scheduled if s.start == 0]
     assert starts == [0, 1, 2]
     stepper.check_answers()
@@ -365,7 +372,9 @@ def test_who_waits_for_memory_is_not_overtaken_by_who_came_later() -> None:
 def test_who_is_under_way_gets_on_while_an_older_one_waits_for_memory() -> None:
     """Request 1 was preempted and needs a long row, for which 2 must end first."""
     stepper = Stepper(max_model_len=1024, kv_budget_tokens=1024 + 512, max_num_batched_tokens=50)
-    stepper.add(make_request(0, 200, max_tokens=60), make_request(1, 900, max_tokens=2), make_request(2, 400, max_tokens=2))
+    stepper.add(
+        make_request(0, 200, max_tokens=60), make_request(1, 900, max_tokens=2), make_request(2, 400, max_tokens=2)
+    )
     stepper.run()
     stepper.check_answers()
 

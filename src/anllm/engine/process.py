@@ -40,6 +40,7 @@ class ProcessTransport:
         self._command = command
         self._socket: zmq.asyncio.Socket | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._is_closed = False
 
     @property
     def pid(self) -> int | None:
@@ -47,25 +48,36 @@ class ProcessTransport:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def run(self, on_frame: OnFrame) -> str:
+        self._is_closed = False
         context = zmq.asyncio.Context()  # new for each child, as the address: nothing stale comes in
-        with tempfile.TemporaryDirectory(prefix="anllm-") as folder:
-            address = f"ipc://{folder}/engine"
-            socket = self._socket = context.socket(zmq.PAIR)
-            socket.set_hwm(0)
-            socket.bind(address)
+        try:
+            with tempfile.TemporaryDirectory(prefix="anllm-") as folder:
+                address = f"ipc://{folder}/engine"
+                socket = self._socket = context.socket(zmq.PAIR)
+                socket.set_hwm(0)
+                socket.bind(address)
+                return await self._run_child(address, socket, on_frame)
+        finally:
+            self._socket = None
+            context.destroy(linger=0)
+
+    async def _run_child(self, address: str, socket: zmq.asyncio.Socket, on_frame: OnFrame) -> str:
+        try:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command(), address, stdin=asyncio.subprocess.PIPE
             )
-            receiving = asyncio.create_task(_receive(socket, on_frame))
-            try:
-                code = await process.wait()
-                await _drain(socket, on_frame, receiving)
-            finally:
-                self._socket = None
-                if process.returncode is None:
-                    process.kill()
-                receiving.cancel()
-                context.destroy(linger=0)
+        except OSError as error:
+            return f"could not be started: {error}"
+        if self._is_closed:  # close() came too early to find it
+            process.kill()
+        receiving = asyncio.create_task(_receive(socket, on_frame))
+        try:
+            code = await process.wait()
+            await _drain(socket, on_frame, receiving)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            receiving.cancel()
         return _describe(code)
 
     def send(self, commands: Iterable[Command]) -> None:
@@ -75,6 +87,7 @@ class ProcessTransport:
             self._socket.send(encode(command))  # a PAIR socket without a limit takes it at once
 
     async def close(self) -> None:
+        self._is_closed = True
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -162,4 +175,3 @@ def _end_with_parent() -> None:
         os._exit(0)
 
     threading.Thread(target=watch, name="anllm-parent-watch", daemon=True).start()
-

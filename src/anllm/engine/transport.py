@@ -20,6 +20,7 @@ from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, EngineInfo, LoadFailed, LoadProgress, StepEvents
 from anllm.core.step import Runner
 from anllm.engine.loop import Command, EngineLoop
+from anllm.errors import AnllmError
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +103,15 @@ def serve_queue(
     inbox: queue.SimpleQueue[Command | None],
     emit: Callable[[Frame], None],
 ) -> None:
-    """The engine's thread: make the runner, then step until None comes out of the inbox."""
-    runner = runner_factory()
+    """The engine's thread: make the runner, then step until None comes out of the inbox.
+
+    runner_factory raises AnllmError for a model that can't be served.
+    """
+    try:
+        runner = runner_factory()
+    except AnllmError as error:
+        emit(LoadFailed(error.message))
+        return
     loop = EngineLoop(runner, config, emit)
     emit(runner.info)
     for is_idle in drive(loop):

@@ -89,7 +89,7 @@ class KVPool:
             free = self._free[capacity]
             assert len(free) == len(set(free)), f"slots of capacity {capacity} twice free: {free}"
             assert owned.isdisjoint(free), f"slots of capacity {capacity} owned and free: {owned} {free}"
-            assert owned | set(free) == set(range(number)), f"slots of capacity {capacity} lost: {owned} {free} {number}"
+            assert owned | set(free) == set(range(number)), f"slots of capacity {capacity} lost: {owned} {free}"
         assert self.allocated_bytes <= self._budget_bytes
 
     def _slab_bytes(self, capacity: int, num_slots: int) -> int:

@@ -6,7 +6,7 @@ The layout of a step is worked out once, for all layers. Its arrays are small an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import numpy as np
@@ -18,6 +18,9 @@ from anllm.runner.kv_store import LayerSlabs
 # A group of decode rows whose slots fill at least this share of their range is computed over the whole range, in place;
 # sparser ones are gathered first.
 DENSE_SHARE = 0.6
+# A prefill chunk with no more query-key pairs than this goes through the ragged kernel, all rows in one call; there a
+# larger one would read its keys too often.
+RAGGED_PAIRS = 1 << 16
 
 
 class Kernels(Protocol):
@@ -28,6 +31,29 @@ class Kernels(Protocol):
     ) -> mx.array:
         """q: [b, q_heads, n, dim]; k, v: [b, kv_heads, length, dim]; mask: bool, broadcast to [b, q_heads, n, length],
         or "causal" (the last query sees all keys). Returns [b, q_heads, n, value_dim]."""
+        ...
+
+
+@runtime_checkable
+class RaggedKernels(Protocol):
+    """Attention of many rows, each over its own slot and length, in place: where a backend has a kernel for it."""
+
+    def ragged(
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        *,
+        slots: mx.array,
+        lengths: mx.array,
+        longest: int,
+        scale: mx.array,
+        window: int | None,
+        sinks: mx.array | None,
+    ) -> mx.array:
+        """q: [rows, q_heads, 1, dim]; k, v: slabs [slots, kv_heads, capacity, dim]; slots, lengths: int32 [rows];
+        scale: float32 [1]. Row i attends over the newest `window` of the first lengths[i] tokens of slots[i].
+        Returns [rows, q_heads, 1, dim]. Raises ValueError for heads that the kernel can't take."""
         ...
 
 
@@ -76,8 +102,9 @@ class DecodeGroup:
             self._seen[self.slots - low] = self.lengths
 
     @property
-    def num_rows(self) -> int:
-        return len(self.slots)
+    def tokens(self) -> np.ndarray:
+        """Which tokens of the step this reads for, in the order in which attend() takes them."""
+        return np.arange(self.first, self.first + len(self.slots))
 
     def attend(self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None) -> mx.array:
         """q: [n, q_heads, 1, dim] -> [n, q_heads, 1, value_dim]"""
@@ -114,6 +141,10 @@ class PrefillChunk:
         self.start = start
         self._masks: dict[int | None, mx.array | str | None] = {}
 
+    @property
+    def tokens(self) -> np.ndarray:
+        return np.arange(self.first, self.first + self.count)
+
     def attend(self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None) -> mx.array:
         """q: [count, q_heads, 1, dim] -> [count, q_heads, 1, value_dim]"""
         row, end = slice(self.slot.index, self.slot.index + 1), self.start + self.count
@@ -132,22 +163,94 @@ class PrefillChunk:
         return self._masks[window]
 
 
+class Reader(Protocol):
+    """A part of a step's attention."""
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Which tokens of the step it reads for, in the order in which attend() takes them."""
+        ...
+
+    def attend(
+        self, kernels: Any, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
+    ) -> mx.array:
+        """q: [n, q_heads, 1, dim] of its tokens, in their order -> [n, q_heads, 1, value_dim]"""
+        ...
+
+
+class RaggedGroup:
+    """All tokens of one size class that the ragged kernel takes: decode rows, and tokens of short prefill chunks."""
+
+    def __init__(self, capacity: int, tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray) -> None:
+        """tokens, slots, lengths: [n]; a token's length is the number of tokens it sees, itself included."""
+        self.tokens = tokens
+        self._capacity = capacity
+        self._slots = mx.array(slots.astype(np.int32))
+        self._lengths = mx.array(lengths.astype(np.int32))
+        self._longest = int(lengths.max())
+        self._scales: dict[float, mx.array] = {}
+
+    def attend(
+        self, kernels: RaggedKernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
+    ) -> mx.array:
+        """q: [n, q_heads, 1, dim] -> [n, q_heads, 1, dim]"""
+        if scale not in self._scales:
+            self._scales[scale] = mx.array([scale], mx.float32)
+        return kernels.ragged(
+            q,
+            layer.keys(self._capacity),
+            layer.values(self._capacity),
+            slots=self._slots,
+            lengths=self._lengths,
+            longest=self._longest,
+            scale=self._scales[scale],
+            window=layer.shape.window,
+            sinks=sinks,
+        )
+
+
 class StepLayout:
     """Where every token of a flattened step stands, is written, and looks."""
 
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: StepPlan, *, is_ragged: bool = False) -> None:
+        """is_ragged: decode rows and short chunks are for the ragged kernel."""
         scheduled = plan.scheduled
         counts = np.array([len(s.token_ids) for s in scheduled])
         ends = np.cumsum(counts)
         self._slots = np.repeat([s.slot.index for s in scheduled], counts).astype(np.int32)
         self._capacities = np.repeat([s.slot.capacity for s in scheduled], counts)
         self._positions = np.concatenate([np.arange(s.start, s.end, dtype=np.int32) for s in scheduled])
-        self.tokens = mx.array(np.concatenate([s.token_ids for s in scheduled]).astype(np.int32))
+        self.tokens = np.concatenate([s.token_ids for s in scheduled]).astype(np.int32)
         self.positions = mx.array(self._positions)
         self.sampled = [int(end) - 1 for end, s in zip(ends, scheduled, strict=True) if s.sample]
         self.capacities = sorted({s.slot.capacity for s in scheduled})
-        self.readers = [*_decode_groups(scheduled), *_prefill_chunks(scheduled, ends - counts)]
+        chunks = _prefill_chunks(scheduled, ends - counts)
+        if is_ragged:
+            long_chunks = [c for c in chunks if c.count * (c.start + c.count) > RAGGED_PAIRS]
+            self.readers: list[Reader] = [*self._ragged_groups(long_chunks), *long_chunks]
+        else:
+            self.readers = [*_decode_groups(scheduled), *chunks]
+        self._set_order()
         self._targets: dict[int, list[tuple[int, mx.array | None, mx.array]]] = {}
+
+    def _ragged_groups(self, others: Iterable[PrefillChunk]) -> list[RaggedGroup]:
+        """By size class, every token that is not in one of the other readers' chunks."""
+        mine = np.ones(len(self.tokens), bool)
+        for chunk in others:
+            mine[chunk.tokens] = False
+        groups = []
+        for capacity in self.capacities:
+            tokens = np.flatnonzero(mine & (self._capacities == capacity))
+            if len(tokens):
+                groups.append(RaggedGroup(capacity, tokens, self._slots[tokens], self._positions[tokens] + 1))
+        return groups
+
+    def _set_order(self) -> None:
+        """How the readers' tokens, one after the other, map to the step's."""
+        order = np.concatenate([reader.tokens for reader in self.readers])
+        is_sorted = bool((order == np.arange(len(order))).all())
+        self.order = None if is_sorted else mx.array(np.argsort(order).astype(np.int32))
+        self.picks = [_pick(reader.tokens) for reader in self.readers]
 
     def targets(self, num_heads: int) -> list[tuple[int, mx.array | None, mx.array]]:
         """Per size class in use: its capacity, the tokens that go there (None for all), and their flat slab rows."""
@@ -162,6 +265,12 @@ class StepLayout:
         index_type = np.int32 if rows.max(initial=0) < 2**31 else np.int64
         tokens = None if len(mine) == len(self._capacities) else mx.array(mine.astype(np.int32))
         return capacity, tokens, mx.array(rows.astype(index_type))
+
+
+def _pick(tokens: np.ndarray) -> slice | mx.array:
+    """An index for these tokens: a slice where they are one run."""
+    first, last = int(tokens[0]), int(tokens[-1])
+    return slice(first, last + 1) if last - first + 1 == len(tokens) else mx.array(tokens.astype(np.int32))
 
 
 def _decode_groups(scheduled: Iterable[ScheduledSequence]) -> list[DecodeGroup]:
@@ -211,12 +320,15 @@ class FlatCache:
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """queries: [T, q_heads, 1, dim] -> [T, q_heads, 1, value_dim]"""
-        outs = []
-        for reader in self._layout.readers:
-            count = reader.num_rows if isinstance(reader, DecodeGroup) else reader.count
-            part = queries[reader.first : reader.first + count]
-            outs.append(reader.attend(self._kernels, part, self._layer, scale, sinks))
-        return outs[0] if len(outs) == 1 else mx.concatenate(outs)
+        layout = self._layout
+        if len(layout.readers) == 1:
+            return layout.readers[0].attend(self._kernels, queries, self._layer, scale, sinks)
+        outs = [
+            reader.attend(self._kernels, queries[pick], self._layer, scale, sinks)
+            for reader, pick in zip(layout.readers, layout.picks, strict=True)
+        ]
+        out = mx.concatenate(outs)
+        return out if layout.order is None else out[layout.order]
 
 
 def hook_attention() -> None:

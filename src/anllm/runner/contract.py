@@ -21,7 +21,7 @@ from anllm.config import Execution
 from anllm.core.request import SamplingParams
 from anllm.core.step import ScheduledSequence, SlabResize, Slot, StepPlan
 from anllm.errors import ModelError
-from anllm.runner.attention import Kernels, hook_attention
+from anllm.runner.attention import Kernels, RaggedKernels, hook_attention
 from anllm.runner.compatible import BuildCache, CompatibleForward, StateStore
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.forward import Forward, Head
@@ -75,7 +75,7 @@ def choose_forward(model: nn.Module, kernels: Kernels, wanted: Execution, vocab_
     references, caches = _references(model, sequences)
     tolerance = TOLERANCE.get(references[0].dtype, HALF_TOLERANCE)
     reasons = []
-    for name, build in _ways(model, kernels, caches).items():
+    for name, build in _ways(model, kernels, caches):
         if wanted not in (Execution.AUTO, name):
             continue
         try:
@@ -101,15 +101,16 @@ def vocabulary_size(model: nn.Module) -> int:
 # -- the ways ----------------------------------------------------------------------------------------------------------
 
 
-def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> dict[str, Callable[[], ChosenForward]]:
+def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[str, Callable[[], ChosenForward]]]:
     """What builds each way, fast ones first. Each call builds a new one, with stores of its own."""
     head = Head(model)
 
-    def flattened() -> ChosenForward:
+    def flattened(is_ragged: bool = False) -> ChosenForward:
         kinds = analyse(caches)
         if not kinds.is_plain:
             raise UnsuitableError("some layers keep more than K/V")
-        return ChosenForward(FlattenedForward(head, KVStore(kinds.shapes), kernels), kinds.bytes_per_token, 0)
+        forward = FlattenedForward(head, KVStore(kinds.shapes), kernels, is_ragged=is_ragged)
+        return ChosenForward(forward, kinds.bytes_per_token, 0)
 
     def compatible() -> ChosenForward:
         kinds = analyse(caches)
@@ -120,7 +121,10 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> dict[str, Ca
         size = sum(array.nbytes for _, array in tree_flatten([c.state for c in caches]) if isinstance(array, mx.array))
         return ChosenForward(SequentialForward(model, head), -(-size // NUM_TOKENS), 0)
 
-    return {"flattened": flattened, "compatible": compatible, "sequential": sequential}
+    ways = [("flattened", flattened), ("compatible", compatible), ("sequential", sequential)]
+    if isinstance(kernels, RaggedKernels):
+        ways.insert(0, ("flattened", lambda: flattened(is_ragged=True)))
+    return ways
 
 
 def analyse(caches: list[Any]) -> CacheKinds:

@@ -15,16 +15,18 @@ class FlattenedForward:
 
     name = "flattened"
 
-    def __init__(self, head: Head, store: KVStore, kernels: Kernels) -> None:
+    def __init__(self, head: Head, store: KVStore, kernels: Kernels, *, is_ragged: bool = False) -> None:
+        """is_ragged: kernels are RaggedKernels too, and are to be used as such."""
         self._head = head
         self._store = store
         self._kernels = kernels
+        self._is_ragged = is_ragged
 
     def logits(self, plan: StepPlan) -> mx.array | None:
         self._store.apply(plan.resizes, plan.copies)
-        layout = StepLayout(plan)
+        layout = StepLayout(plan, is_ragged=self._is_ragged)
         cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
-        tokens = layout.tokens[:, None]  # [T, 1]
+        tokens = mx.array(layout.tokens)[:, None]  # [T, 1]
         if not layout.sampled:
             self._head.skip(tokens, cache)
             mx.eval(self._store.arrays(layout.capacities))

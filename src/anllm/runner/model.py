@@ -24,6 +24,18 @@ logger = logging.getLogger(__name__)
 # The names that model families give to their context length.
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 UNKNOWN_LENGTH = 4096
+# What mlx-lm was seen to raise for configs and weights that don't fit.
+LOAD_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ def _as_model_error(folder: Path) -> Iterator[None]:
     """mlx-lm raises many kinds of exceptions for a folder that it can't load; each becomes a sentence with its reason."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError) as error:
+    except LOAD_ERRORS as error:
         logger.debug("loading failed", exc_info=True)
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ModelError(f"The model {folder.name!r} can't be loaded: {reason}") from error

@@ -57,7 +57,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request.
 
-        Raises QueueFullError, ContextLengthError (no room for one token), InvalidRequestError (empty prompt, id in use).
+        Raises QueueFullError, ContextLengthError (no room for a token), InvalidRequestError (empty prompt, id in use).
         """
         num_prompt_tokens = len(request.prompt_token_ids)
         if num_prompt_tokens == 0:
@@ -84,7 +84,7 @@ class Scheduler:
         """The next forward pass, or None if there is nothing to compute. Slots of what is in it are taken."""
         decodes, copies = self._schedule_decodes()
         prefills = self._schedule_prefills(len(decodes))
-        for copy in copies:  # not before, so that nothing in this plan takes or cuts off a row that is still to be copied
+        for copy in copies:  # not before: nothing in this plan may take or cut off a row that is still to be copied
             self._pool.free(copy.source)
         if not decodes and not prefills:
             return None

@@ -7,8 +7,8 @@ import mlx.nn as nn
 from mlx_lm.utils import dequantize_model, get_total_parameters
 
 from anllm.config import Weights
-from anllm.runner.attention import StockKernels
 from anllm.runner.backends.cpu import stored_form
+from anllm.runner.backends.cuda_kernels import make_kernels
 from anllm.runner.sampler import DeviceSampler
 
 HALF_SHARE = 0.6  # of the device that dequantised weights may take; the rest is for K/V and work
@@ -21,7 +21,7 @@ class CudaBackend:
     blas = ""
 
     def __init__(self) -> None:
-        self.kernels = StockKernels()
+        self.kernels = make_kernels()
         self.sampler = DeviceSampler()
 
     def prepare(self, model: nn.Module, weights: Weights) -> str:
@@ -32,4 +32,4 @@ class CudaBackend:
         return stored_form(model)
 
     def memory_bytes(self) -> int:
-        return int(mx.device_info()["memory_size"])
+        return int(mx.device_info()["free_memory"])

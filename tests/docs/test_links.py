@@ -1,0 +1,58 @@
+"""The documents hold together: links lead somewhere, and flags exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from anllm.cli import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FLAGS_OF_OTHER_PROGRAMS = {"--help"}  # click's own
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_relative_links_resolve(page):
+    for link in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name(page)} links to {link}, which is not there"
+        assert not anchor or anchor in anchors(target), f"{name(page)} links to {link}, which has no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_flags_exist(page):
+    known = {flag for command in main.commands.values() for flag in flags_of(command)} | FLAGS_OF_OTHER_PROGRAMS
+    unknown = set(FLAG.findall(page.read_text(encoding="utf-8"))) - known
+    assert not unknown, f"{name(page)} names flags that anllm does not have: {sorted(unknown)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_make_targets_exist(page):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named <= targets, f"{name(page)} names make targets that are not there: {sorted(named - targets)}"
+
+
+def flags_of(command: click.Command) -> list[str]:
+    return [flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")]

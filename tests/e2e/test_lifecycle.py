@@ -1,0 +1,206 @@
+"""Starting, failing to start, crashing and ending. With a tiny model and the default model's tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from e2e.reference import model_folder
+from e2e.servers import RunningServer, Stream, environment, run_command
+
+pytestmark = [pytest.mark.real_model, pytest.mark.mlx, pytest.mark.timeout(300)]
+
+LONG = {"model": "tiny", "prompt": "Once", "max_tokens": 8000, "ignore_eos": True}
+SHORT = {"model": "tiny", "prompt": "Once", "max_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from runner.folders import save
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    save(folder, vocab_size=49152, max_position_embeddings=8192, num_hidden_layers=2, tie_word_embeddings=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(model_folder() / name, folder)
+    return folder
+
+
+def completion(server: RunningServer) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=60)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# -- that don't start --------------------------------------------------------------------------------------------------
+
+
+def refusal(*arguments: str) -> str:
+    """The one sentence with which a start is refused."""
+    done = run_command("serve", *arguments)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(lines) == 1, done.stderr
+    assert done.stderr.rstrip().endswith(lines[0])
+    return lines[0].removeprefix("Error: ")
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_command("serve", "--port", str(port), timeout_s=15)
+    assert done.returncode == 1
+    assert done.stderr == f"Error: Can't listen on 127.0.0.1 port {port}: Address already in use.\n"
+    assert done.stdout == ""
+
+
+def test_a_missing_folder_is_told() -> None:
+    assert refusal("/no/such/folder", "--port", "0") == "There is no model folder 'folder'; check the path."
+
+
+def test_a_half_downloaded_folder_is_told(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "half"
+    shutil.copytree(tiny_folder, folder)
+    weights = folder / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    message = refusal(str(folder), "--port", "0")
+    assert "half" in message
+    assert "model.safetensors" in message
+
+
+def test_an_unknown_model_type_is_told(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "odd"
+    shutil.copytree(tiny_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "no_such_family"}))
+    message = refusal(str(folder), "--port", "0")
+    assert message.startswith("The model 'odd' can't be loaded: ")
+    assert "no_such_family" in message
+
+
+def test_a_blas_that_is_not_there_is_told(tiny_folder: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("a BLAS is chosen on Linux only")
+    assert refusal(str(tiny_folder), "--port", "0", "--blas", "/no/such.so").startswith("blas: '/no/such.so' can't be")
+
+
+# -- that do -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_is_killed_comes_back(tiny_folder: Path, tmp_path: Path) -> None:
+    """From the start on: /health is 503 until a completion would be answered, and again while the engine is away."""
+    with RunningServer(tmp_path, str(tiny_folder)) as server:
+        seen: list[int] = []
+        while (status := server.status("/health")) != 200:
+            assert server.process.poll() is None, server.log
+            seen.append(status)
+            if status == 503:
+                assert server.get("/health").headers["retry-after"]
+                assert server.get("/v1/models").json()["data"][0]["id"] == "tiny"
+                refused = completion(server)
+                assert refused.status_code in (200, 503)  # 200 if it became ready just now
+        assert 503 in seen
+        assert set(seen) <= {0, 503}
+        assert completion(server).status_code == 200
+
+        stream = Stream(f"{server.url}/v1/completions", LONG)
+        assert stream.started.wait(60)
+        engine = server.engine_pid()
+        os.kill(engine, signal.SIGKILL)
+        server.wait_for(503)
+        stream.join(30)
+        assert not stream.is_alive()
+        assert stream.error is not None
+        assert stream.error["type"] == "server_error"
+        assert stream.events[-1] == "[DONE]"
+        assert server.status("/v1/models") == 200
+        server.wait_for(200)
+        assert server.engine_pid() != engine
+        assert completion(server).status_code == 200
+
+
+def test_sigterm_lets_short_streams_finish_and_tells_long_ones(tiny_folder: Path, tmp_path: Path) -> None:
+    with RunningServer(tmp_path, str(tiny_folder), "--drain-timeout", "3") as server:
+        server.wait_for(200)
+        engine = server.engine_pid()
+        long = Stream(f"{server.url}/v1/completions", LONG)
+        assert long.started.wait(60)
+        short = Stream(f"{server.url}/v1/completions", {**LONG, "max_tokens": 20})
+        assert short.started.wait(60)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: server.status("/health") in (0, 503))
+        assert server.process.wait(25) == 0
+        for stream in (long, short):
+            stream.join(10)
+            assert not stream.is_alive()
+        assert (short.error, short.finish_reason) == (None, "length")
+        assert long.error is not None
+        assert long.events[-1] == "[DONE]"
+        with socket.create_server(("127.0.0.1", server.port)):
+            pass
+        wait_until(lambda: not is_alive(engine))
+        assert "Traceback" not in server.log
+
+
+def test_a_second_signal_ends_at_once(tiny_folder: Path, tmp_path: Path) -> None:
+    with RunningServer(tmp_path, str(tiny_folder), "--drain-timeout", "60") as server:
+        server.wait_for(200)
+        engine = server.engine_pid()
+        stream = Stream(f"{server.url}/v1/completions", LONG)
+        assert stream.started.wait(60)
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: server.status("/health") in (0, 503))
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(15) == 0
+        wait_until(lambda: not is_alive(engine))
+
+
+def test_a_server_that_is_killed_leaves_no_engine_behind(tiny_folder: Path, tmp_path: Path) -> None:
+    with RunningServer(tmp_path, str(tiny_folder)) as server:
+        server.wait_for(200)
+        engine = server.engine_pid()
+        server.process.kill()
+        server.process.wait(10)
+        wait_until(lambda: not is_alive(engine))
+
+
+def test_sigterm_while_loading_ends_in_peace(tiny_folder: Path, tmp_path: Path) -> None:
+    with RunningServer(tmp_path, str(tiny_folder)) as server:
+        server.wait_for(503)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.log
+
+
+def test_nothing_of_mlx_is_imported_by_the_api_process() -> None:
+    code = """
+import sys
+import anllm.launch, anllm.server.app
+print([name for name in sys.modules if name.split(".")[0] in ("mlx", "mlx_lm")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

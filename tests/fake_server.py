@@ -1,0 +1,152 @@
+"""The whole server but for the model: the real app, the real client and engine, and FakeRunner. In process, or on a
+real port in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from anllm.config import SchedulerConfig, ServerConfig
+from anllm.core.step import StepPlan
+from anllm.engine.client import EngineClient
+from anllm.server.app import create_app
+from anllm.server.service import Service
+from anllm.testing import ByteTokenizer, FakeRunner
+from anllm.testing.runner import Model, letters
+from server_harness import MODEL, FakeTemplate, chat_body, comp_body
+from serving import PATIENCE_S, Gate, running_client
+from stepping import alone, make_request
+
+MAX_MODEL_LEN = 8192
+
+
+def make_service(client: EngineClient) -> Service:
+    service = Service(client, MODEL, 1764400000)
+    service.tokenizer, service.chat_template, service.max_model_len = ByteTokenizer(), FakeTemplate(), MAX_MODEL_LEN
+    return service
+
+
+def make_runner(model: Model = letters, before_run: Callable[[StepPlan], None] = lambda plan: None) -> FakeRunner:
+    return FakeRunner(model, max_model_len=MAX_MODEL_LEN, before_run=before_run)
+
+
+def prompt_of(body: dict[str, Any]) -> tuple[int, ...]:
+    """What the engine gets for this body."""
+    text = FakeTemplate().render(body["messages"]) if "messages" in body else body["prompt"]
+    return tuple(text.encode())
+
+
+def text_alone(body: dict[str, Any], model: Model = letters) -> tuple[str, str]:
+    """Text and finish reason of this body's answer when nobody else is there."""
+    request = make_request(prompt=prompt_of(body), max_tokens=body.get("max_tokens"))
+    tokens, reason = alone(request, model, max_model_len=MAX_MODEL_LEN)
+    return ByteTokenizer().decode(tokens), str(reason)
+
+
+class InProcess:
+    """The app behind httpx, without a socket."""
+
+    def __init__(self, client: EngineClient, runner: FakeRunner) -> None:
+        self.client = client
+        self.runner = runner
+        self.app: FastAPI = create_app(make_service(client), ServerConfig())
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app), base_url="http://localhost:8000", timeout=PATIENCE_S
+        )
+
+    async def chat(self, **fields: Any) -> httpx.Response:
+        return await self.http.post("/v1/chat/completions", json=chat_body(**fields))
+
+    async def comp(self, **fields: Any) -> httpx.Response:
+        return await self.http.post("/v1/completions", json=comp_body(**fields))
+
+
+@asynccontextmanager
+async def in_process(
+    runner: FakeRunner | None = None, config: SchedulerConfig | None = None
+) -> AsyncIterator[InProcess]:
+    runner = runner or make_runner()
+    async with running_client(runner, config) as client:
+        server = InProcess(client, runner)
+        async with server.http:
+            yield server
+
+
+class RealServer:
+    """uvicorn on a port of its own. `client` belongs to the server's thread: only look at it."""
+
+    client: EngineClient
+
+    def __init__(self, runner: FakeRunner, gate: Gate, config: SchedulerConfig) -> None:
+        self.runner = runner
+        self.gate = gate
+        self._config = config
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)  # connections inherit it
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._web: uvicorn.Server | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="test-server")
+
+    @contextmanager
+    def running(self) -> Iterator[RealServer]:
+        self._thread.start()
+        try:
+            self.until(lambda: self._web is not None and self._web.started)
+            yield self
+        finally:
+            self.gate.open()
+            if self._web is not None:
+                self._web.should_exit = True
+            self._thread.join(PATIENCE_S)
+            assert not self._thread.is_alive()
+            self._listener.close()
+
+    async def _serve(self) -> None:
+        async with running_client(self.runner, self._config) as self.client:
+            app = create_app(make_service(self.client), ServerConfig())
+            self._web = uvicorn.Server(
+                uvicorn.Config(
+                    app,
+                    log_config=None,
+                    access_log=False,
+                    lifespan="off",
+                    http="httptools",
+                    timeout_graceful_shutdown=1,
+                )
+            )
+            await self._web.serve([self._listener])
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE_S)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "it never came to hold"
+            time.sleep(0.002)
+
+    def until_idle(self) -> None:
+        """No request is open, and the engine does nothing any more."""
+        self.until(lambda: self.client.num_open == 0)
+        num_plans = -1
+        while num_plans != self.gate.arrived:
+            num_plans = self.gate.arrived
+            time.sleep(0.02)
+
+    def connect(self, *, receive_buffer_bytes: int | None = None) -> socket.socket:
+        connection = socket.socket()
+        if receive_buffer_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        connection.settimeout(PATIENCE_S)
+        connection.connect(("127.0.0.1", self.port))
+        return connection
