@@ -5,6 +5,7 @@ Plain dataclasses. Only cli/ builds a Config from argv and environment; every ro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -117,8 +118,8 @@ class ServerConfig:
         for name in ("max_body_bytes", "max_n", "max_stop_strings"):
             _at_least(1, name, getattr(self, name))
         for name in ("keep_alive_s", "drain_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}.")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ class _Server:
         try:
             await self._load()
         except AnllmError as error:
-            self._fail(error)
+            if not self._service.draining:  # an end that was asked for while loading is no failure
+                self._fail(error)
             return
         await self._client.wait_closed()
         if not self._service.draining:

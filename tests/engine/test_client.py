@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Tokens
+from anllm.core.events import LoadProgress, Tokens
 from anllm.core.request import FinishReason
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient, EngineState, Event
-from anllm.engine.transport import ThreadTransport
+from anllm.engine.transport import OnFrame, ThreadTransport
 from anllm.errors import ModelError, NotReadyError, QueueFullError
-from anllm.testing import FakeRunner
+from anllm.testing import FakeClock, FakeRunner
 from serving import Gate, Reader, eventually, running_client, submit
 from stepping import alone, letters_and_ends, make_request
 
@@ -265,13 +265,62 @@ async def test_the_client_gives_up_when_the_delays_have_run_out(num_delays: int)
     await client.close()
 
 
-async def test_an_engine_that_was_ready_again_has_all_restarts_before_it() -> None:
+async def test_an_engine_that_worked_long_enough_has_all_restarts_before_it_again() -> None:
     factory = mortal(lambda number, plan: True)
-    async with running_client(factory, SchedulerConfig(max_num_seqs=1), restart_delays_s=(0.0,)) as client:
+    options = {"restart_delays_s": (0.0,), "healthy_after_s": 0.0}
+    async with running_client(factory, SchedulerConfig(max_num_seqs=1), **options) as client:
         for life in range(4):
             await eventually(lambda life=life: client.state is EngineState.READY and client.num_restarts == life)
             await submit(client, *(make_request(10 * life + i) for i in range(3))).end(10 * life + i for i in range(3))
         await eventually(lambda: client.num_restarts == 4)
+
+
+async def test_an_engine_that_dies_soon_after_each_start_stays_down_in_the_end() -> None:
+    clock = FakeClock()
+    factory = mortal(lambda number, plan: True)
+    options = {"restart_delays_s": (0.0, 0.0), "healthy_after_s": 60.0, "clock": clock}
+    async with running_client(factory, SchedulerConfig(max_num_seqs=1), **options) as client:
+        for life in range(3):
+            await eventually(lambda life=life: client.state is EngineState.READY and client.num_restarts == life)
+            clock.advance(59.0)
+            await submit(client, *(make_request(10 * life + i) for i in range(3))).end(10 * life + i for i in range(3))
+        await eventually(lambda: client.state is EngineState.CLOSED)
+        assert client.num_restarts == 2
+
+
+async def test_a_progress_display_that_fails_does_not_keep_the_model_from_loading() -> None:
+    def factory() -> FakeRunner:
+        return FakeRunner()
+
+    class Reporting(ThreadTransport):
+        async def run(self, on_frame: OnFrame) -> str:
+            on_frame(LoadProgress("Loading weights", 1, 2))
+            return await super().run(on_frame)
+
+    def fail(progress: LoadProgress) -> None:
+        raise BrokenPipeError
+
+    client = EngineClient(Reporting(factory, SMALL), SMALL, on_progress=fail)
+    await asyncio.wait_for(client.start(), 10)
+    await client.close()
+
+
+async def test_a_transport_that_raises_is_an_engine_that_ended() -> None:
+    class Broken(ThreadTransport):
+        async def run(self, on_frame: OnFrame) -> str:
+            raise OSError("no more sockets")
+
+    client = EngineClient(Broken(FakeRunner, SMALL), SMALL)
+    with pytest.raises(ModelError):
+        await asyncio.wait_for(client.start(), 10)
+
+
+async def test_close_does_not_wait_for_the_next_restart() -> None:
+    factory = mortal(lambda number, plan: True)
+    async with running_client(factory, SchedulerConfig(max_num_seqs=1), restart_delays_s=(600.0,)) as client:
+        await submit(client, *(make_request(i) for i in range(3))).end(range(3))
+        await eventually(lambda: client.state is EngineState.RESTARTING)
+        await asyncio.wait_for(client.close(), 5)
 
 
 async def test_close_fails_what_is_open() -> None:

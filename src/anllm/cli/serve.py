@@ -33,7 +33,7 @@ class Size(click.ParamType):
         unit = text[-1] if text[-1:].isalpha() else ""
         try:
             return int(float(text.removesuffix(unit)) * UNITS[unit])
-        except (KeyError, ValueError):
+        except (KeyError, OverflowError, ValueError):
             self.fail(f"{value!r} is no size; give a number of bytes, or one with K, M, G or T, such as 8G", param, ctx)
 
 

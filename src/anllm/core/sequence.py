@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from anllm.core.request import Request
-from anllm.core.step import Slot
+from anllm.core.step import PENDING, Slot
 
 
 class SequenceStatus(Enum):
@@ -28,6 +28,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     output_token_ids: list[int] = field(default_factory=list)
+    num_pending: int = 0  # output tokens that a submitted step samples, and that nobody has read yet
 
     @property
     def request_id(self) -> int:
@@ -39,8 +40,23 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output so far."""
-        return len(self.request.prompt_token_ids) + len(self.output_token_ids)
+        """Prompt and output so far, pending ones included."""
+        return len(self.request.prompt_token_ids) + self.num_output_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output so far, pending ones included."""
+        return len(self.output_token_ids) + self.num_pending
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its last token is sampled, or will be by a submitted step: nothing is left to compute."""
+        return self.num_output_tokens >= self.max_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the newest token is still to be computed."""
+        return self.num_output_tokens > 0 and self.num_uncomputed_tokens == 1 and not self.is_full
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -52,10 +68,10 @@ class Sequence:
         return self.num_prompt_tokens + self.max_tokens
 
     def tokens(self, start: int, end: int) -> tuple[int, ...]:
-        """Tokens [start, end) of prompt + output."""
+        """Tokens [start, end) of prompt + output; PENDING for those that nobody has read yet."""
         prompt = self.request.prompt_token_ids
         if end <= len(prompt):
             return prompt[start:end]
-        outputs = self.output_token_ids
+        outputs = self.output_token_ids + [PENDING] * self.num_pending
         first = prompt[start:] if start < len(prompt) else ()
         return (*first, *outputs[max(0, start - len(prompt)) : end - len(prompt)])

@@ -14,6 +14,10 @@ from anllm.core.events import EngineInfo
 from anllm.core.request import SamplingParams
 
 
+# Stands for the token that the step before this one sampled for the same sequence, where nobody has read it yet.
+PENDING = -1
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
     """A row of K/V: row `index` of the slab whose rows hold `capacity` tokens."""
@@ -44,7 +48,7 @@ class ScheduledSequence:
     """Compute `token_ids` at positions [start, start + len(token_ids)) of the sequence in `slot`.
 
     If `sample` is set, the logits after the last of them give token number `token_index` of the output.
-    One token with `sample` set is a decode row; anything else is a chunk of prefill.
+    One token with `sample` set is a decode row; anything else is a chunk of prefill. The last token may be PENDING.
     """
 
     request_id: int
@@ -87,16 +91,29 @@ class StepResult:
     token_ids: Sequence[int]
 
 
+class InFlight(Protocol):
+    """A step that was submitted."""
+
+    def result(self) -> StepResult:
+        """Wait for it. Called once, in the order of submission. Raises what the step raised."""
+        ...
+
+
 class Runner(Protocol):
     """Executes plans. Built and used in one thread (MLX streams belong to the thread that made them)."""
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a plan may be submitted before the one before it has been read, with PENDING tokens in it."""
+        ...
 
     @property
     def info(self) -> EngineInfo:
         """What was found while loading; constant."""
         ...
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """One forward pass, synchronously. On an exception the K/V of the scheduled sequences is undefined, each resize
+    def submit(self, plan: StepPlan) -> InFlight:
+        """Begin a forward pass. On an exception, here or in result(), the K/V of the scheduled sequences is undefined, each resize
         may have been done or not, and all else is as before."""
         ...
 

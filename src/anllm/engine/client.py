@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 Event = Tokens | Finished | Failed
 OnEvent = Callable[[Event], None]
-RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each restart in a row; after the last the engine stays down
+RESTART_DELAYS_S = (0.1, 1.0, 2.0, 4.0, 8.0)  # before each restart in a row; after the last the engine stays down
+HEALTHY_AFTER_S = 60.0  # an engine that was ready this long has all restarts before it again
 
 
 class EngineState(StrEnum):
@@ -42,6 +44,8 @@ class EngineClient:
         *,
         on_progress: Callable[[LoadProgress], None] = lambda progress: None,
         restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
+        healthy_after_s: float = HEALTHY_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = EngineState.LOADING
         self.info: EngineInfo | None = None
@@ -50,10 +54,14 @@ class EngineClient:
         self._max_num_open = config.max_num_open
         self._on_progress = on_progress
         self._restart_delays_s = restart_delays_s
+        self._healthy_after_s = healthy_after_s
+        self._clock = clock
+        self._ready_since_s = 0.0
         self._open: dict[int, OnEvent] = {}
         self._ids = itertools.count()
         self._load_error: str | None = None
         self._settled = asyncio.Event()  # ready for the first time, or closed
+        self._closing = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -81,6 +89,7 @@ class EngineClient:
     async def close(self) -> None:
         """End the engine. Open requests get a Failed."""
         self.state = EngineState.CLOSED
+        self._closing.set()
         await self._transport.close()
         await self.wait_closed()
 
@@ -114,12 +123,12 @@ class EngineClient:
     async def _keep_running(self) -> None:
         """Start the engine, again and again, until it is closed or fails too often in a row."""
         delays_s = iter(self._restart_delays_s)
-        while self.state is not EngineState.CLOSED:
-            reason = await self._transport.run(self._on_frame)
-            if self.state is EngineState.READY:
-                delays_s = iter(self._restart_delays_s)  # it worked for a while: patience starts anew
+        while not self._closing.is_set():
+            reason = await self._run_engine()
+            if self.state is EngineState.READY and self._clock() - self._ready_since_s >= self._healthy_after_s:
+                delays_s = iter(self._restart_delays_s)
             delay_s = next(delays_s, None)
-            if self.state is EngineState.CLOSED:
+            if self._closing.is_set():
                 break
             if self.info is None or delay_s is None:
                 logger.error("the engine %s and stays down", reason)
@@ -128,10 +137,25 @@ class EngineClient:
             self.num_restarts += 1
             self.state = EngineState.RESTARTING
             self._fail_open()
-            await asyncio.sleep(delay_s)
+            await self._pause(delay_s)
         self.state = EngineState.CLOSED
         self._settled.set()
         self._fail_open()
+
+    async def _run_engine(self) -> str:
+        """One engine from start to end; why it ended."""
+        try:
+            return await self._transport.run(self._on_frame)
+        except Exception as error:  # whatever it was, the engine is gone, and whoever waits for it must be told
+            logger.exception("the engine's transport failed")
+            return f"was lost: {error!r}"
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless the end comes first."""
+        try:
+            await asyncio.wait_for(self._closing.wait(), seconds)
+        except TimeoutError:
+            pass
 
     def _fail_open(self) -> None:
         """The engine is gone: every open request gets its end."""
@@ -146,13 +170,20 @@ class EngineClient:
         if isinstance(frame, StepEvents):
             self._on_events(frame)
         elif isinstance(frame, LoadProgress):
-            self._on_progress(frame)
+            self._tell_progress(frame)
         elif isinstance(frame, LoadFailed):
             self._load_error = frame.message
         elif self.state is not EngineState.CLOSED:
             self.info = frame
             self.state = EngineState.READY
+            self._ready_since_s = self._clock()
             self._settled.set()
+
+    def _tell_progress(self, progress: LoadProgress) -> None:
+        try:
+            self._on_progress(progress)
+        except Exception:  # a terminal that is gone must not keep the model from loading
+            logger.debug("progress could not be shown", exc_info=True)
 
     def _on_events(self, events: StepEvents) -> None:
         for tokens in events.tokens:

@@ -1,4 +1,8 @@
-"""The engine's loop: drain the inbox, schedule, run, update, emit. Owned by one thread, which does all MLX work."""
+"""The engine's loop: drain the inbox, schedule, run, update, emit. Owned by one thread, which does all MLX work.
+
+Where the runner can, it goes one step ahead: step N+1 is scheduled and submitted, from tokens of step N that nobody has
+read yet, before step N is read. So the device never waits for the host. The plain order stands beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, Failed, StepEvents
-from anllm.core.step import Runner, StepPlan
+from anllm.core.step import InFlight, Runner, StepPlan, StepResult
 from anllm.errors import AnllmError
 from anllm.kvcache.pool import KVPool
 from anllm.scheduler.scheduler import Scheduler
@@ -46,6 +50,7 @@ class EngineLoop:
         self._emit = emit
         self._clock = clock
         self._num_failed_steps = 0
+        self._in_flight: list[tuple[StepPlan, InFlight]] = []  # submitted and not read: none or one between steps
 
     def take(self, commands: Iterable[Command]) -> None:
         """Apply what the front sent. A request that can't be queued is answered with Failed at once."""
@@ -68,9 +73,12 @@ class EngineLoop:
         Raises EngineBrokenError after MAX_FAILED_STEPS in a row; the sequences in them have had their Failed.
         """
         plan = self.scheduler.schedule(self._clock())
-        if plan is None:
-            return False
-        self._emit(self._run(plan))
+        if plan is not None:
+            self._submit(plan)
+        keep = 1 if plan is not None and self._runner.runs_ahead else 0
+        if len(self._in_flight) <= keep:
+            return plan is not None
+        self._emit(self._read())
         if self._num_failed_steps >= MAX_FAILED_STEPS:
             raise EngineBrokenError(f"{self._num_failed_steps} steps in a row failed")
         return True
@@ -85,9 +93,17 @@ class EngineLoop:
         """The end; on the thread that stepped."""
         self._runner.close()
 
-    def _run(self, plan: StepPlan) -> StepEvents:
+    def _submit(self, plan: StepPlan) -> None:
         try:
-            result = self._runner.run(plan)
+            self._in_flight.append((plan, self._runner.submit(plan)))
+        except Exception as error:
+            self._in_flight.append((plan, _Failure(error)))
+
+    def _read(self) -> StepEvents:
+        """The result of the oldest step in flight."""
+        plan, in_flight = self._in_flight.pop(0)
+        try:
+            result = in_flight.result()
         except Exception:
             # The one broad except of the engine: whatever the model raised, it ends the requests of this step only.
             logger.exception("step with %d sequences failed", len(plan.scheduled))
@@ -95,3 +111,13 @@ class EngineLoop:
             return self.scheduler.fail(plan, "The model failed on this step. The server's log has the reason.")
         self._num_failed_steps = 0
         return self.scheduler.update(plan, result, self._clock())
+
+
+class _Failure:
+    """A step that raised when it was submitted: told when its turn comes, so that steps end in order."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> StepResult:
+        raise self._error

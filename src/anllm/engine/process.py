@@ -71,13 +71,18 @@ class ProcessTransport:
         if self._is_closed:  # close() came too early to find it
             process.kill()
         receiving = asyncio.create_task(_receive(socket, on_frame))
+        ended = asyncio.create_task(process.wait())
         try:
-            code = await process.wait()
+            await asyncio.wait((receiving, ended), return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():  # nothing understandable comes from it any more
+                receiving.result()
+            code = await ended
             await _drain(socket, on_frame, receiving)
         finally:
             if process.returncode is None:
                 process.kill()
             receiving.cancel()
+            await ended
         return _describe(code)
 
     def send(self, commands: Iterable[Command]) -> None:

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 
-from anllm.core.step import StepPlan
+from anllm.core.step import PENDING, StepPlan
 from anllm.runner.attention import FlatCache, Kernels, StepLayout
 from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore
+
+
+class SampledTokens:
+    """The tokens that a step sampled, still on the device and perhaps not computed yet."""
+
+    def __init__(self, tokens: mx.array, plan: StepPlan) -> None:
+        """tokens: int32, one for each entry of the plan that samples, in its order."""
+        self._tokens = tokens
+        sampled = [s.request_id for s in plan.scheduled if s.sample]
+        self._rows = {request_id: row for row, request_id in enumerate(sampled)}
+
+    def fill(self, token_ids: np.ndarray, plan: StepPlan) -> mx.array:
+        """The tokens [T] of a plan, where token_ids has PENDING for some: each its sequence's token from here."""
+        pending = np.flatnonzero(token_ids == PENDING)
+        if not len(pending):
+            return mx.array(token_ids)
+        ends = np.cumsum([len(s.token_ids) for s in plan.scheduled])
+        owners = np.searchsorted(ends, pending, side="right")
+        rows = np.zeros(len(token_ids), np.int32)
+        rows[pending] = [self._rows[plan.scheduled[owner].request_id] for owner in owners]
+        if len(pending) == len(token_ids):
+            return self._tokens[mx.array(rows)]
+        return mx.where(mx.array(token_ids == PENDING), self._tokens[mx.array(rows)], mx.array(token_ids))
 
 
 class FlattenedForward:
@@ -23,14 +47,20 @@ class FlattenedForward:
         self._is_ragged = is_ragged
 
     def logits(self, plan: StepPlan) -> mx.array | None:
+        logits, touched = self.begin(plan)
+        mx.eval(touched if logits is None else [logits, *touched])
+        return logits
+
+    def begin(self, plan: StepPlan, last: SampledTokens | None = None) -> tuple[mx.array | None, list[mx.array]]:
+        """As logits(), but nothing is evaluated: the logits, and the slabs that the step writes to. PENDING tokens are
+        those of `last`."""
         self._store.apply(plan.resizes, plan.copies)
         layout = StepLayout(plan, is_ragged=self._is_ragged)
         cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
-        tokens = mx.array(layout.tokens)[:, None]  # [T, 1]
-        if not layout.sampled:
-            self._head.skip(tokens, cache)
-            mx.eval(self._store.arrays(layout.capacities))
-            return None
-        logits = self._head(tokens, cache, layout.sampled, [0] * len(layout.sampled))
-        mx.eval(logits, self._store.arrays(layout.capacities))
-        return logits
+        tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)
+        logits = None
+        if layout.sampled:
+            logits = self._head(tokens[:, None], cache, layout.sampled, [0] * len(layout.sampled))
+        else:
+            self._head.skip(tokens[:, None], cache)
+        return logits, self._store.arrays(layout.capacities)

@@ -60,12 +60,11 @@ class LayerSlabs:
         """Cut or extend; evaluated at once, so that only one slab at a time needs room twice."""
         rows = num_slots * self.shape.num_heads * capacity
         for slabs, dim in ((self._keys, self.shape.key_dim), (self._values, self.shape.value_dim)):
-            old = slabs.pop(capacity, None)
-            kept = 0 if old is None else min(old.shape[0], rows)
-            parts = [] if old is None else [old[:kept]]
-            slabs[capacity] = mx.concatenate([*parts, mx.zeros((rows - kept, dim), self.shape.dtype)])
-            del old, parts
-            mx.eval(slabs[capacity])
+            old = slabs.get(capacity, mx.zeros((0, dim), self.shape.dtype))
+            kept = min(old.shape[0], rows)
+            resized = mx.concatenate([old[:kept], mx.zeros((rows - kept, dim), self.shape.dtype)])
+            mx.eval(resized)  # if this raises, the old slab is still whole
+            slabs[capacity] = resized
 
     def copy(self, source: Slot, target: Slot, num_tokens: int) -> None:
         """Tokens [0, num_tokens) of one row to another."""

@@ -10,13 +10,15 @@ import mlx.core as mx
 from anllm.config import SchedulerConfig
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingParams
-from anllm.core.step import ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
+from anllm.core.step import InFlight, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
 from anllm.errors import ModelError
 from anllm.kvcache.pool import SMALLEST_CAPACITY
 from anllm.runner.backends import Backend
 from anllm.runner.build import RunnerSettings
 from anllm.runner.contract import ChosenForward, choose_forward, vocabulary_size
+from anllm.runner.flattened import FlattenedForward, SampledTokens
 from anllm.runner.model import LoadedModel, load
+from anllm.runner.sampler import DeviceSampler
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class ModelRunner:
         chosen = choose_forward(loaded.model, backend.kernels, settings.model.execution, vocab_size)
         self._forward = chosen.forward
         self._sampler = backend.sampler
+        self._last: SampledTokens | None = None  # of the step submitted last
         working_bytes = self._warm_up(settings.scheduler)
         limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
         budget = settings.cache.kv_memory_bytes or limit
@@ -54,11 +57,35 @@ class ModelRunner:
             eos_token_ids=settings.eos_token_ids,
         )
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Where tokens are sampled on the device, and the model's call can take them from there."""
+        return isinstance(self._sampler, DeviceSampler) and isinstance(self._forward, FlattenedForward)
+
+    def submit(self, plan: StepPlan) -> InFlight:
+        if self.runs_ahead:
+            return self._begin(plan)
+        return _Done(self.run(plan))
+
     def run(self, plan: StepPlan) -> StepResult:
+        """The plain way: compute, then sample, then return."""
         logits = self._forward.logits(plan)
         if logits is None:
             return StepResult([])
         return StepResult(self._sampler.sample(logits, [s for s in plan.scheduled if s.sample]))
+
+    def _begin(self, plan: StepPlan) -> InFlight:
+        """Submit the whole step, sampling included, and wait for nothing."""
+        assert isinstance(self._forward, FlattenedForward)
+        assert isinstance(self._sampler, DeviceSampler)
+        logits, touched = self._forward.begin(plan, self._last)
+        if logits is None:
+            mx.async_eval(touched)
+            return _Computing(None)
+        tokens = self._sampler.draw(logits, [s for s in plan.scheduled if s.sample])
+        mx.async_eval(tokens, *touched)
+        self._last = SampledTokens(tokens, plan)
+        return _Computing(tokens)
 
     def release(self) -> None:
         mx.clear_cache()
@@ -84,6 +111,26 @@ class ModelRunner:
         self.run(StepPlan((prompt,)))
         per_token = (mx.get_peak_memory() - before) / num_tokens
         return max(int(2 * per_token * scheduler.max_num_batched_tokens), MIN_WORKING_BYTES)
+
+
+class _Done:
+    """A step that was computed when it was submitted."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class _Computing:
+    """A step on the device."""
+
+    def __init__(self, tokens: mx.array | None) -> None:
+        self._tokens = tokens
+
+    def result(self) -> StepResult:
+        return StepResult([] if self._tokens is None else self._tokens.tolist())
 
 
 def longest_sequence(loaded: LoadedModel, chosen: ChosenForward, budget_bytes: int, wanted: int | None) -> int:

@@ -84,13 +84,17 @@ class DeviceSampler:
     BISECTIONS = 24  # halvings of the interval in which the nucleus' edge lies; float32 has as many bits
 
     def sample(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> list[int]:
+        return self.draw(logits, rows).tolist()  # type: ignore[no-any-return]
+
+    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> mx.array:
+        """As sample(), int32 [rows], not evaluated."""
         logits = logits.astype(mx.float32)
         best = mx.argmax(logits, axis=-1)
         tokens = best
         if any(row.params.temperature > 0 and row.params.top_p > 0 for row in rows):
             tokens = mx.where(self._greedy(rows), best, self._drawn(logits, rows))
         top = mx.take_along_axis(logits, best[:, None], axis=-1)[:, 0]
-        return mx.where(mx.isfinite(top), tokens.astype(mx.int32), NOT_A_NUMBER).tolist()  # type: ignore[no-any-return]
+        return mx.where(mx.isfinite(top), tokens.astype(mx.int32), NOT_A_NUMBER)
 
     def _greedy(self, rows: Sequence[ScheduledSequence]) -> mx.array:
         return mx.array([row.params.temperature == 0 or row.params.top_p == 0 for row in rows])

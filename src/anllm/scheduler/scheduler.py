@@ -6,6 +6,7 @@ It owns all Sequences and decides with integers only. One thread (the engine's);
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from collections.abc import Iterable
 
 from anllm.config import SchedulerConfig
@@ -24,7 +25,11 @@ MAX_CANDIDATES = 64
 
 
 class Scheduler:
-    """Continuous batching with chunked prefill: decode rows first, then prompts in what is left of the token budget."""
+    """Continuous batching with chunked prefill: decode rows first, then prompts in what is left of the token budget.
+
+    A plan may be made before the result of the one before it is known: every schedule() is followed by one update() or
+    fail() for its plan, in the same order, but one more schedule() may come between.
+    """
 
     def __init__(
         self, config: SchedulerConfig, pool: KVPool, *, max_model_len: int, eos_token_ids: Iterable[int]
@@ -38,7 +43,8 @@ class Scheduler:
         self._running: list[Sequence] = []  # by arrival
         self._num_arrived = 0
         self._pace = PrefillPace()
-        self._step_started_s = 0.0
+        self._submitted_s: deque[float] = deque()  # when each plan that is not read yet was made
+        self._updated_s = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -83,12 +89,12 @@ class Scheduler:
     def schedule(self, now_s: float) -> StepPlan | None:
         """The next forward pass, or None if there is nothing to compute. Slots of what is in it are taken."""
         decodes, copies = self._schedule_decodes()
-        prefills = self._schedule_prefills(len(decodes))
+        prefills = self._schedule_prefills({s.slot for s in decodes})
         for copy in copies:  # not before: nothing in this plan may take or cut off a row that is still to be copied
             self._pool.free(copy.source)
         if not decodes and not prefills:
             return None
-        self._step_started_s = now_s
+        self._submitted_s.append(now_s)
         in_use = {s.slot for s in decodes}  # a sequence may have been preempted after it had moved
         copies = [copy for copy in copies if copy.target in in_use]
         # A prompt's last token alone is a decode row too.
@@ -105,11 +111,9 @@ class Scheduler:
         for scheduled in plan.scheduled:
             token_id = next(sampled) if scheduled.sample else None
             sequence = self._sequences.get(scheduled.request_id)
-            if sequence is None:  # aborted while the step ran
+            if sequence is None or token_id is None:  # it ended while the step ran, or its prompt goes on
                 continue
-            sequence.num_computed_tokens = scheduled.end
-            if token_id is None:
-                continue
+            sequence.num_pending -= 1
             if token_id < 0:
                 failed.append(Failed(sequence.request_id, StepError.__name__, "The model's logits are not numbers."))
                 self._end(sequence)
@@ -126,6 +130,7 @@ class Scheduler:
 
     def fail(self, plan: StepPlan, message: str) -> StepEvents:
         """The step raised: end the sequences that were in it, and no others."""
+        self._submitted_s.popleft()
         self._pool.repeat_resizes(plan.resizes)
         failed = []
         for scheduled in plan.scheduled:
@@ -154,9 +159,9 @@ class Scheduler:
         """
         copies: list[SlotCopy] = []
         for sequence in list(self._running):  # oldest first when memory must be found
-            if sequence.status is SequenceStatus.RUNNING and _decodes(sequence):
+            if sequence.status is SequenceStatus.RUNNING and sequence.is_decoding:
                 copies.extend(self._ensure_capacity(sequence))
-        return [self._scheduled(s, 1) for s in self._running if _decodes(s)], copies
+        return [self._scheduled(s, 1) for s in self._running if s.is_decoding], copies
 
     def _ensure_capacity(self, sequence: Sequence) -> list[SlotCopy]:
         """Move a sequence that outgrew its row to a larger one; preempt younger ones, at last itself, for the room."""
@@ -184,11 +189,12 @@ class Scheduler:
 
     # -- prefill -------------------------------------------------------------------------------------------------------
 
-    def _schedule_prefills(self, num_decodes: int) -> list[ScheduledSequence]:
-        """Chunks of the prompts that are under way, and of waiting ones as far as slots and budget go."""
-        under_way = [s for s in self._running if not _decodes(s)]
+    def _schedule_prefills(self, taken: set[Slot]) -> list[ScheduledSequence]:
+        """Chunks of the prompts that are under way, and of waiting ones as far as slots and budget go. taken: the slots of
+        this step's decode rows."""
+        under_way = [s for s in self._running if s.slot not in taken and not s.is_full]
         num_free = self._config.max_num_seqs - len(self._running)
-        waiting = self._waiting[: min(num_free, MAX_CANDIDATES)]
+        waiting = [s for s in self._waiting[: min(num_free, MAX_CANDIDATES)] if not s.is_full]
         if waiting and under_way and waiting[0].arrival < under_way[0].arrival:
             # The oldest gets the oldest's share, or the next free memory; newer prompts don't keep it out.
             if self._admit(waiting[0]):
@@ -196,7 +202,7 @@ class Scheduler:
             else:
                 waiting = []
         candidates = under_way + waiting
-        shares = share_prefill([s.num_uncomputed_tokens for s in candidates], self._prefill_budget(num_decodes))
+        shares = share_prefill([s.num_uncomputed_tokens for s in candidates], self._prefill_budget(len(taken)))
         scheduled = []
         for sequence, share in zip(candidates, shares, strict=True):
             if share == 0:
@@ -229,17 +235,21 @@ class Scheduler:
         return self._pool.allocate(roomy) or self._pool.allocate(sequence.num_tokens)
 
     def _scheduled(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
+        """The next num_tokens tokens of the sequence, which count as computed from now on."""
         assert sequence.slot is not None
         start = sequence.num_computed_tokens
-        return ScheduledSequence(
+        scheduled = ScheduledSequence(
             request_id=sequence.request_id,
             slot=sequence.slot,
             start=start,
             token_ids=sequence.tokens(start, start + num_tokens),
             sample=start + num_tokens == sequence.num_tokens,
-            token_index=len(sequence.output_token_ids),
+            token_index=sequence.num_output_tokens,
             params=sequence.request.params,
         )
+        sequence.num_computed_tokens = scheduled.end
+        sequence.num_pending += scheduled.sample
+        return scheduled
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         params = sequence.request.params
@@ -261,14 +271,12 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def _observe(self, plan: StepPlan, now_s: float) -> None:
+        """A step lasts from the end of the one before it, or from its own beginning if that was later."""
         num_decodes = sum(s.is_decode for s in plan.scheduled)
+        started_s = max(self._submitted_s.popleft(), self._updated_s)
+        self._updated_s = now_s
         self._pace.observe(
             num_decodes=num_decodes,
             num_prefill_tokens=plan.num_tokens - num_decodes,
-            duration_s=now_s - self._step_started_s,
+            duration_s=now_s - started_s,
         )
-
-
-def _decodes(sequence: Sequence) -> bool:
-    """Whether only the newest token is still to be computed."""
-    return bool(sequence.output_token_ids) and sequence.num_uncomputed_tokens == 1

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from anllm.core.events import EngineInfo
-from anllm.core.step import ScheduledSequence, Slot, StepPlan, StepResult
+from anllm.core.step import PENDING, ScheduledSequence, Slot, StepPlan, StepResult
 
 Model = Callable[[tuple[int, ...]], int]
 LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
@@ -34,6 +34,16 @@ def scripted(answers: dict[tuple[int, ...], tuple[int, ...]], default: Model = l
     return model
 
 
+class FakeStep:
+    """A step of a FakeRunner, which is done when it is submitted."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
 class FakeRunner:
     """A Runner (core/step.py). `before_run` sees each plan first, and may raise, wait, or turn a clock."""
 
@@ -46,7 +56,10 @@ class FakeRunner:
         vocab_size: int = 257,
         eos_token_ids: tuple[int, ...] = (256,),
         before_run: Callable[[StepPlan], None] = lambda plan: None,
+        runs_ahead: bool = False,
     ) -> None:
+        self.runs_ahead = runs_ahead
+        self._sampled: dict[int, int] = {}  # by request, in the last step
         self.info = EngineInfo(
             backend="fake",
             blas="",
@@ -64,7 +77,11 @@ class FakeRunner:
         self._num_slots: dict[int, int] = {}
         self._rows: dict[Slot, tuple[int, ...]] = {}
 
+    def submit(self, plan: StepPlan) -> FakeStep:
+        return FakeStep(self.run(plan))
+
     def run(self, plan: StepPlan) -> StepResult:
+        """Submit and read."""
         self._before_run(plan)
         self.plans.append(plan)
         self._resize(plan)
@@ -74,7 +91,9 @@ class FakeRunner:
             self._write(copy.target, 0, row[: copy.num_tokens])
         slots = [s.slot for s in plan.scheduled]
         assert len(slots) == len(set(slots)), "a slot twice in one step"
-        return StepResult([t for s in plan.scheduled if (t := self._compute(s)) is not None])
+        computed = [(s.request_id, token) for s in plan.scheduled if (token := self._compute(s)) is not None]
+        self._sampled = dict(computed)
+        return StepResult([token for _, token in computed])
 
     def release(self) -> None:
         pass
@@ -97,5 +116,10 @@ class FakeRunner:
         self._rows[slot] = row[:start] + token_ids
 
     def _compute(self, scheduled: ScheduledSequence) -> int | None:
-        self._write(scheduled.slot, scheduled.start, scheduled.token_ids)
+        token_ids = scheduled.token_ids
+        if token_ids[-1] == PENDING:
+            assert self.runs_ahead
+            token_ids = (*token_ids[:-1], self._sampled[scheduled.request_id])
+        assert PENDING not in token_ids
+        self._write(scheduled.slot, scheduled.start, token_ids)
         return self._model(self._rows[scheduled.slot]) if scheduled.sample else None

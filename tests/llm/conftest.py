@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from e2e.reference import Answer, model_folder, reference_answers
+
+from anllm.llm import LLM
+
+pytest.importorskip("mlx.core", reason="MLX has no backend here")
+
+
+@pytest.fixture(scope="session")
+def reference(request: pytest.FixtureRequest) -> tuple[Answer, ...]:
+    return reference_answers(request.config.cache.mkdir("reference"))
+
+
+@pytest.fixture(scope="session")
+def llm() -> Iterator[LLM]:
+    """The embedded default model, in this process."""
+    model_folder()
+    loaded = LLM()
+    yield loaded
+    loaded.close()
