@@ -13,10 +13,9 @@ __all__ = ["LLM", "Engine", "SamplingParams", "__version__"]
 
 if TYPE_CHECKING:
     from anllm.core.request import SamplingParams
-    from anllm.launch import Engine
-    from anllm.llm import LLM
+    from anllm.llm import LLM, Engine
 
-_HOMES = {"SamplingParams": "anllm.core.request", "Engine": "anllm.launch", "LLM": "anllm.llm"}
+_HOMES = {"SamplingParams": "anllm.core.request", "Engine": "anllm.llm", "LLM": "anllm.llm"}
 
 
 def __getattr__(name: str) -> object:

@@ -15,7 +15,7 @@ from anllm.errors import ConfigError
 class Weights(StrEnum):
     """In which form weights stay in memory."""
 
-    AUTO = "auto"  # float32 on the CPU where they fit, as stored elsewhere
+    AUTO = "auto"  # what is fastest on the backend, where it fits: float32 on the CPU, dequantised on CUDA
     AS_IS = "as-is"
     DEQUANTIZE = "dequantize"
 

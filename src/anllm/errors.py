@@ -97,3 +97,15 @@ class EngineDeadError(AnllmError):
 
 class StepError(AnllmError):
     """The forward pass that this request took part in raised."""
+
+
+_FROM_ENGINE: dict[str, type[AnllmError]] = {
+    error.__name__: error for error in (InvalidRequestError, QueueFullError, NotReadyError, EngineDeadError, StepError)
+}
+
+
+def from_engine(name: str, message: str) -> AnllmError:
+    """The error that an engine told by its class's name and its message."""
+    if name == ContextLengthError.__name__:  # its message is made from numbers, which are not told
+        return InvalidRequestError(message, param="prompt", code=ContextLengthError.code)
+    return _FROM_ENGINE.get(name, AnllmError)(message)

@@ -131,7 +131,8 @@ class _Server:
 
     def _engine_command(self) -> list[str]:
         assert self._settings is not None
-        return [sys.executable, "-m", "anllm.worker", encode_settings(self._settings)]
+        log_level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
+        return [sys.executable, "-m", "anllm.worker", encode_settings(self._settings), log_level]
 
     def _fail(self, error: AnllmError) -> None:
         self._failure = error

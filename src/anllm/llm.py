@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from anllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from anllm.core.request import FinishReason, SamplingParams
 from anllm.core.step import Runner
 from anllm.engine.driver import EngineDriver
-from anllm.errors import InvalidRequestError, StepError
+from anllm.errors import InvalidRequestError
 from anllm.runner.build import RunnerSettings, build_runner
 from anllm.store.cache import cache_folder
 from anllm.store.progress import NoProgress
@@ -73,6 +74,7 @@ class LLM:
         """model and options as for Engine. Raises ModelError, ConfigError."""
         folder = model_folder(model)
         self._engine = Engine(str(folder), **engine_options)
+        self._max_num_open = (engine_options.get("scheduler") or SchedulerConfig()).max_num_open
         self._tokenizer: Tokenizer = load_tokenizer(folder)
         self._template: ChatTemplate | None = load_chat_template(folder)
 
@@ -89,7 +91,8 @@ class LLM:
     ) -> list[list[Completion]]:
         """Complete all prompts, batched; for each its params.n answers, in order.
 
-        Raises InvalidRequestError for a prompt that is empty or too long, StepError if the model fails.
+        Raises InvalidRequestError for a prompt that is empty or too long (the others are then given up), StepError if the
+        model fails.
         """
         tokens = [self._tokenizer.encode(prompt, add_special_tokens=True) for prompt in prompts]
         return self._complete(tokens, params or SamplingParams(), show_progress)
@@ -120,22 +123,25 @@ class LLM:
     ) -> list[list[Completion]]:
         """All answers to all prompts, as one batch."""
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        answers = [
-            _Answer(self._engine, self._tokenizer, tokens, params, params.for_choice(index, seed))
-            for tokens in prompts
-            for index in range(params.n)
-        ]
-        advance, stop = _progress(len(answers), show_progress)
+        answers: list[_Answer] = []
+        todo = ((tokens, index) for tokens in prompts for index in range(params.n))
+        advance, stop = _progress(len(prompts) * params.n, show_progress)
+        open_answers: list[_Answer] = []
         try:
-            open_answers = list(answers)
-            while open_answers:
+            while True:
+                for tokens, index in islice(todo, self._max_num_open - len(open_answers)):
+                    engine_params = params.for_choice(index, seed)
+                    open_answers.append(_Answer(self._engine, self._tokenizer, tokens, params, engine_params))
+                    answers.append(open_answers[-1])
+                if not open_answers:
+                    break
                 self._engine.step()
                 still_open = [answer for answer in open_answers if not answer.advance()]
                 advance(len(open_answers) - len(still_open))
                 open_answers = still_open
         finally:
             stop()
-            for answer in answers:
+            for answer in open_answers:
                 answer.abort()
         completions = [answer.completion() for answer in answers]
         return [completions[i : i + params.n] for i in range(0, len(completions), params.n)]
@@ -164,7 +170,7 @@ class _Answer:
         """Take what is new; whether the answer has ended."""
         polled = self._engine.poll(self._request_id)
         if polled.error is not None:
-            raise StepError(polled.error)
+            raise polled.error
         self._text += self._output.add(polled.new_token_ids)
         self._token_ids += polled.new_token_ids
         if self._output.stopped:

@@ -1,6 +1,6 @@
 """The engine process's composition root: settings in, runner and loop built, until the parent is gone.
 
-Started by launch as `python -m anllm.worker SETTINGS ADDRESS`; not meant to be called by hand.
+Started by launch as `python -m anllm.worker SETTINGS LOG_LEVEL ADDRESS`; not meant to be called by hand.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def decode_settings(text: str) -> RunnerSettings:
     return msgspec.json.decode(text, type=RunnerSettings, dec_hook=lambda kind, value: kind(value))
 
 
-def main(settings_text: str, address: str) -> int:
+def main(settings_text: str, log_level: str, address: str) -> int:
     """Runs until the parent is gone; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    logging.basicConfig(level=log_level, format=LOG_FORMAT)
     settings = decode_settings(settings_text)
     return serve_socket(
         address, settings.scheduler, lambda on_progress: build_runner(settings, cache_folder(None), on_progress)

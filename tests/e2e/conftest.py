@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from e2e.reference import Answer, model_folder, reference_answers
-from e2e.servers import RunningServer
 
 from anllm.text.interface import Tokenizer
 from anllm.text.tokenizer import load_tokenizer
+from e2e.reference import Answer, model_folder, reference_answers
+from e2e.servers import RunningServer
 
 pytest.importorskip("mlx.core", reason="MLX has no backend here")
 

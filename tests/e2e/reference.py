@@ -85,8 +85,8 @@ Path(sys.argv[2]).write_text(json.dumps(answers))
 
 @dataclass(frozen=True)
 class Answer:
-    """messages or text: the prompt; tokens: the reference's, with the end token if it came; tops: the best few tokens at
-    each, with their logits."""
+    """messages or text: the prompt; tokens: the reference's, with the end token if it came; tops: the best few tokens
+    at each, with their logits."""
 
     messages: list[dict[str, str]] | None
     text: str
@@ -129,7 +129,7 @@ def model_folder() -> Path:
 
 
 def reference_answers(kept: Path) -> tuple[Answer, ...]:
-    """For ten conversations and ten texts. Computed once for the same model, versions and prompts, and kept in a folder."""
+    """For ten conversations and ten texts. Computed once for the same model, versions and prompts, and kept there."""
     folder = model_folder()
     tokenizer, template = load_tokenizer(folder), load_chat_template(folder)
     assert template is not None

@@ -8,11 +8,11 @@ from typing import Any
 
 import openai
 import pytest
+
+from anllm.text.interface import Tokenizer
 from e2e.conftest import MODEL
 from e2e.reference import NUM_TOKENS, Answer
 from e2e.servers import RunningServer
-
-from anllm.text.interface import Tokenizer
 
 pytestmark = [pytest.mark.real_model, pytest.mark.mlx, pytest.mark.timeout(400)]
 
@@ -52,7 +52,7 @@ def test_greedy_answers_alone_are_mlx_lms_own(
     client: openai.OpenAI, reference: tuple[Answer, ...], tokenizer: Tokenizer
 ) -> None:
     excused = sum(check(answer, greedy(client, answer), tokenizer) for answer in reference)
-    print(f"{excused} of {len(reference)} answers differ after a near tie")
+    print(f"{excused} of {len(reference)} answers differ after a near tie")  # noqa: T201 - shown with -rP
     assert excused <= 2
 
 
@@ -62,7 +62,7 @@ def test_greedy_answers_eight_at_once_are_mlx_lms_own(
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda answer: greedy(client, answer), reference))
     excused = sum(check(answer, one, tokenizer) for answer, one in zip(reference, found, strict=True))
-    print(f"{excused} of {len(reference)} answers differ after a near tie")
+    print(f"{excused} of {len(reference)} answers differ after a near tie")  # noqa: T201 - shown with -rP
     assert excused <= 2
 
 
@@ -74,7 +74,9 @@ def test_the_capital_of_france(client: openai.OpenAI) -> None:
 def test_streamed_and_whole_answers_are_the_same(client: openai.OpenAI, max_tokens: int) -> None:
     """Cut by the limit, and ended by the model."""
     whole = ask(client, temperature=0, max_tokens=max_tokens)
-    chunks = list(ask(client, temperature=0, max_tokens=max_tokens, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        ask(client, temperature=0, max_tokens=max_tokens, stream=True, stream_options={"include_usage": True})
+    )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
     assert text == whole.choices[0].message.content

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from e2e.reference import model_folder
 from e2e.servers import RunningServer, Stream, environment, run_command
 

@@ -87,7 +87,7 @@ def test_a_prompt_that_cant_be_taken_fails_in_poll(num_tokens: int, message: str
         good = driver.submit(prompt(1), GREEDY)
         polled = driver.run_until_complete()
         assert polled[bad].status is Status.FAILED
-        assert message in (polled[bad].error or "")
+        assert message in str(polled[bad].error)
         assert polled[good].new_token_ids == expected(1)
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from e2e.reference import Answer, model_folder, reference_answers
 
 from anllm.llm import LLM
+from e2e.reference import Answer, model_folder, reference_answers
 
 pytest.importorskip("mlx.core", reason="MLX has no backend here")
 

@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+
 from runner.families import DENSE, Family, build
 
 LLAMA = {**DENSE, "model_type": "llama", "tie_word_embeddings": False}

@@ -39,7 +39,9 @@ def slow_attention(
     """One token's attention, head by head. q: [q_heads, dim]; returns [q_heads, value_dim]."""
     window = layer.shape.window
     first = 0 if window is None else max(0, position + 1 - window)
-    keys, values = (np.array(slab)[slot, :, first : position + 1] for slab in (layer.keys(CAPACITY), layer.values(CAPACITY)))
+    keys, values = (
+        np.array(slab)[slot, :, first : position + 1] for slab in (layer.keys(CAPACITY), layer.values(CAPACITY))
+    )
     out = []
     for head in range(Q_HEADS):
         kv_head = head * KV_HEADS // Q_HEADS
@@ -145,9 +147,9 @@ def test_a_whole_step_attends_as_each_token_would_alone(window: int | None) -> N
 def test_masks_for_one_sequence_are_those_of_the_slow_way(start: int, n: int, window: int | None) -> None:
     layer = filled_layer(window)
     cache = RowCache(layer, entry(Slot(CAPACITY, 1), start, n))
-    slow = np.array([
-        [p <= m and (window is None or p > m - window) for p in range(start + n)] for m in range(start, start + n)
-    ])
+    slow = np.array(
+        [[p <= m and (window is None or p > m - window) for p in range(start + n)] for m in range(start, start + n)]
+    )
     mask = cache.make_mask(n)
     if mask is None:
         assert n == 1

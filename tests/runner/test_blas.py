@@ -57,7 +57,11 @@ def run(path: str, cache: Path, *, then: str = "", search_path: str | None = Non
     if search_path is not None:
         environment["PATH"] = search_path
     done = subprocess.run(
-        [sys.executable, "-c", LOAD + then, path, str(cache)], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LOAD + then, path, str(cache)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return [line.split("|") for line in done.stdout.splitlines()], done.stderr
@@ -95,7 +99,9 @@ def test_a_blas_that_computes_wrong_is_found_out(tmp_path: Path) -> None:
 
 
 @needs_compiler
-@pytest.mark.skipif(not list(Path(sys.prefix).glob("lib/*/site-packages/numpy.libs/*openblas*")), reason="no such NumPy")
+@pytest.mark.skipif(
+    not list(Path(sys.prefix).glob("lib/*/site-packages/numpy.libs/*openblas*")), reason="no such NumPy"
+)
 def test_numpys_openblas_is_built_once_and_reused_without_a_compiler(tmp_path: Path) -> None:
     first, log = run("", tmp_path, then=MULTIPLY)
     assert log == ""

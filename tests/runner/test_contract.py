@@ -10,7 +10,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
-from runner.families import FAMILIES, VOCAB, WINDOW, Family, build, tiny
 
 from anllm.config import Execution, SchedulerConfig
 from anllm.core.request import Request, SamplingParams
@@ -22,6 +21,7 @@ from anllm.runner.contract import ChosenForward, choose_forward
 from anllm.runner.forward import Head, LastHidden
 from anllm.scheduler import scheduler as scheduler_module
 from anllm.scheduler.scheduler import Scheduler
+from runner.families import FAMILIES, VOCAB, WINDOW, Family, build, tiny
 
 pytestmark = pytest.mark.mlx
 
@@ -173,6 +173,7 @@ def test_a_model_whose_flattened_attention_is_wrong_is_called_in_the_compatible_
 
 def test_a_flattened_step_that_forgets_earlier_tokens_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a model does that attends by itself to what update_and_fetch returns: every token sees only itself."""
+
     def only_itself(self: FlatCache, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         layer, layout = self._layer, self._layout
         (capacity, _, rows), heads = layout.targets(layer.shape.num_heads)[0], layer.shape.num_heads

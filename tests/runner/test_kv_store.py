@@ -5,7 +5,6 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
-from runner.families import VOCAB, tiny
 
 from anllm.config import Execution
 from anllm.core.request import SamplingParams
@@ -13,6 +12,7 @@ from anllm.core.step import ScheduledSequence, SlabResize, Slot, SlotCopy, StepP
 from anllm.runner.attention import StepLayout, StockKernels
 from anllm.runner.contract import choose_forward
 from anllm.runner.kv_store import KVStore, LayerShape, LayerSlabs
+from runner.families import VOCAB, tiny
 
 pytestmark = pytest.mark.mlx
 
@@ -20,7 +20,9 @@ HEADS, KEY_DIM, VALUE_DIM = 2, 4, 3
 
 
 def make_shape(**changes: object) -> LayerShape:
-    return LayerShape(**{"num_heads": HEADS, "key_dim": KEY_DIM, "value_dim": VALUE_DIM, "dtype": mx.float32, **changes})
+    return LayerShape(
+        **{"num_heads": HEADS, "key_dim": KEY_DIM, "value_dim": VALUE_DIM, "dtype": mx.float32, **changes}
+    )
 
 
 def entry(slot: Slot, start: int, length: int, request_id: int = 0, sample: bool = False) -> ScheduledSequence:

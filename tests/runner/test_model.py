@@ -8,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from runner.folders import edit_config, save
 
 from anllm.config import CacheConfig, ModelConfig, SchedulerConfig, Weights
 from anllm.core.events import LoadProgress
@@ -21,6 +20,7 @@ from anllm.runner.build import RunnerSettings
 from anllm.runner.contract import ChosenForward
 from anllm.runner.model import UNKNOWN_LENGTH, LoadedModel, context_length, load
 from anllm.runner.run import ModelRunner, longest_sequence
+from runner.folders import edit_config, save
 
 pytestmark = pytest.mark.mlx
 
@@ -90,7 +90,9 @@ def test_dequantised_weights_give_the_logits_of_the_quantised_ones(tmp_path: Pat
 
 
 @on_cpu
-@pytest.mark.parametrize(("dtype", "bits"), [(mx.bfloat16, None), (mx.float16, None), (mx.bfloat16, 4), (mx.float32, 8)])
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [(mx.bfloat16, None), (mx.float16, None), (mx.bfloat16, 4), (mx.float32, 8)]
+)
 def test_on_a_cpu_weights_become_float32(tmp_path: Path, backend: Backend, dtype: mx.Dtype, bits: int | None) -> None:
     save(tmp_path, dtype=dtype, bits=bits)
     loaded = load_folder(tmp_path, backend, Weights.AUTO)
@@ -238,9 +240,7 @@ def test_state_of_a_fixed_size_needs_memory_too() -> None:
 
 
 def make_runner(folder: Path, backend: Backend, model: ModelConfig | None = None, kv: int | None = None) -> ModelRunner:
-    settings = RunnerSettings(
-        folder, (1,), model or ModelConfig(), CacheConfig(kv_memory_bytes=kv), SchedulerConfig()
-    )
+    settings = RunnerSettings(folder, (1,), model or ModelConfig(), CacheConfig(kv_memory_bytes=kv), SchedulerConfig())
     return ModelRunner(settings, backend, lambda progress: None)
 
 

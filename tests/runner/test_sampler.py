@@ -130,7 +130,12 @@ def test_host_and_device_draw_the_same_tokens() -> None:
     logits = random_logits(400, 2000)
     generator = random.Random(1)
     rows = [
-        make_row(seed, index=seed % 7, temperature=generator.choice([0, 0.5, 1, 1.5]), top_p=generator.choice([0, 0.5, 0.95, 1]))
+        make_row(
+            seed,
+            index=seed % 7,
+            temperature=generator.choice([0, 0.5, 1, 1.5]),
+            top_p=generator.choice([0, 0.5, 0.95, 1]),
+        )
         for seed in range(400)
     ]
     host, device = (sample(sampler, logits, rows) for sampler in SAMPLERS)
@@ -264,7 +269,9 @@ def test_the_smallest_temperatures_are_as_good_as_greedy(sampler: Sampler, tempe
 @both
 def test_the_highest_temperatures_are_uniform(sampler: Sampler) -> None:
     logits = np.tile(random_logits(1, 20), (2000, 1))
-    counts = np.bincount(sample(sampler, logits, [make_row(seed, temperature=1e30) for seed in range(2000)]), minlength=20)
+    counts = np.bincount(
+        sample(sampler, logits, [make_row(seed, temperature=1e30) for seed in range(2000)]), minlength=20
+    )
     assert ((counts - 100) ** 2 / 100).sum() < 50
 
 

@@ -1,4 +1,4 @@
-"""The command line: argv, environment and file -> Config -> launch. One file a command; no logic of its own."""
+"""The command line: argv and environment -> Config -> launch. One file a command; no logic of its own."""
 
 from anllm.cli.main import main
 

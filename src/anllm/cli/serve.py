@@ -86,7 +86,9 @@ class Size(click.ParamType):
 @click.option(
     "--max-stop-strings", default=DEFAULT.server.max_stop_strings, type=int, help="Most stop strings of a request."
 )
-@click.option("--max-body", default=DEFAULT.server.max_body_bytes, type=Size(), help="Longest request body, such as 32M.")
+@click.option(
+    "--max-body", default=DEFAULT.server.max_body_bytes, type=Size(), help="Longest request body, such as 32M."
+)
 @click.option(
     "--keep-alive",
     default=DEFAULT.server.keep_alive_s,

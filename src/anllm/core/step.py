@@ -13,7 +13,6 @@ from typing import Protocol
 from anllm.core.events import EngineInfo
 from anllm.core.request import SamplingParams
 
-
 # Stands for the token that the step before this one sampled for the same sequence, where nobody has read it yet.
 PENDING = -1
 

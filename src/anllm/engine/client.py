@@ -17,7 +17,7 @@ from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, LoadFailed, LoadProgress, StepEvents, Tokens
 from anllm.core.request import Request
 from anllm.engine.transport import Frame, Transport
-from anllm.errors import EngineDeadError, ModelError, NotReadyError, QueueFullError
+from anllm.errors import EngineDeadError, InvalidRequestError, ModelError, NotReadyError, QueueFullError
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +98,17 @@ class EngineClient:
 
         on_event is called in this event loop with every event of any of them; it must not block. After a Finished or
         Failed nothing follows for that id.
-        Raises QueueFullError if they don't all fit in the queue, NotReadyError while the engine is not ready.
+        Raises QueueFullError if they don't all fit in the queue now, InvalidRequestError if they never can, NotReadyError
+        while the engine is not ready.
         """
         if self.state is not EngineState.READY:
             raise NotReadyError(f"The engine is {self.state}. Try again in a moment.")
+        if len(requests) > self._max_num_open:
+            raise InvalidRequestError(
+                f"This request needs {len(requests)} sequences (prompts times n), and the server takes at most "
+                f"{self._max_num_open} at a time. Send fewer prompts or a smaller n.",
+                param="n",
+            )
         if len(self._open) + len(requests) > self._max_num_open:
             raise QueueFullError(
                 f"The server has {len(self._open)} open requests of at most {self._max_num_open}, and this one needs "
@@ -131,7 +138,8 @@ class EngineClient:
             if self._closing.is_set():
                 break
             if self.info is None or delay_s is None:
-                logger.error("the engine %s and stays down", reason)
+                level = logging.ERROR if self._load_error is None else logging.DEBUG  # start() tells that reason
+                logger.log(level, "the engine %s and stays down", reason)
                 break
             logger.error("the engine %s; %d open requests fail; it is started again", reason, self.num_open)
             self.num_restarts += 1

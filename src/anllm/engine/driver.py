@@ -21,7 +21,7 @@ from anllm.core.events import Abort, Add, EngineInfo, StepEvents
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.core.step import Runner
 from anllm.engine.loop import Command, EngineLoop
-from anllm.errors import StepError
+from anllm.errors import AnllmError, StepError, from_engine
 
 RunnerFactory = Callable[[], Runner]
 
@@ -40,7 +40,7 @@ class Polled(NamedTuple):
     new_token_ids: list[int]
     status: Status
     finish_reason: FinishReason | None
-    error: str | None = None
+    error: AnllmError | None = None
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Open:
     token_ids: list[int] = field(default_factory=list)
     status: Status = Status.OPEN
     finish_reason: FinishReason | None = None
-    error: str | None = None
+    error: AnllmError | None = None
 
 
 class EngineDriver:
@@ -196,4 +196,4 @@ class EngineDriver:
                     state.status, state.finish_reason = Status.FINISHED, finished.finish_reason
             for failed in events.failed:
                 if state := self._open.get(failed.request_id):
-                    state.status, state.error = Status.FAILED, failed.message
+                    state.status, state.error = Status.FAILED, from_engine(failed.error, failed.message)

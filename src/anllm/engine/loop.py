@@ -73,12 +73,11 @@ class EngineLoop:
         Raises EngineBrokenError after MAX_FAILED_STEPS in a row; the sequences in them have had their Failed.
         """
         plan = self.scheduler.schedule(self._clock())
-        if plan is not None:
-            self._submit(plan)
-        keep = 1 if plan is not None and self._runner.runs_ahead else 0
-        if len(self._in_flight) <= keep:
-            return plan is not None
-        self._emit(self._read())
+        if plan is None and not self._in_flight:
+            return False
+        goes_ahead = plan is not None and self._submit(plan) and self._runner.runs_ahead
+        while len(self._in_flight) > goes_ahead:
+            self._emit(self._read())
         if self._num_failed_steps >= MAX_FAILED_STEPS:
             raise EngineBrokenError(f"{self._num_failed_steps} steps in a row failed")
         return True
@@ -93,11 +92,14 @@ class EngineLoop:
         """The end; on the thread that stepped."""
         self._runner.close()
 
-    def _submit(self, plan: StepPlan) -> None:
+    def _submit(self, plan: StepPlan) -> bool:
+        """Whether it could be begun; if not, the reason is told when its turn comes to be read."""
         try:
             self._in_flight.append((plan, self._runner.submit(plan)))
         except Exception as error:
             self._in_flight.append((plan, _Failure(error)))
+            return False
+        return True
 
     def _read(self) -> StepEvents:
         """The result of the oldest step in flight."""

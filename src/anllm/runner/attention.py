@@ -27,7 +27,14 @@ class Kernels(Protocol):
     """The attention arithmetic of a backend."""
 
     def attend(
-        self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: mx.array | str | None, sinks: mx.array | None
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        *,
+        scale: float,
+        mask: mx.array | str | None,
+        sinks: mx.array | None,
     ) -> mx.array:
         """q: [b, q_heads, n, dim]; k, v: [b, kv_heads, length, dim]; mask: bool, broadcast to [b, q_heads, n, length],
         or "causal" (the last query sees all keys). Returns [b, q_heads, n, value_dim]."""
@@ -61,7 +68,14 @@ class StockKernels:
     """MLX's own."""
 
     def attend(
-        self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: mx.array | str | None, sinks: mx.array | None
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        *,
+        scale: float,
+        mask: mx.array | str | None,
+        sinks: mx.array | None,
     ) -> mx.array:
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)
 
@@ -106,7 +120,9 @@ class DecodeGroup:
         """Which tokens of the step this reads for, in the order in which attend() takes them."""
         return np.arange(self.first, self.first + len(self.slots))
 
-    def attend(self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None) -> mx.array:
+    def attend(
+        self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
+    ) -> mx.array:
         """q: [n, q_heads, 1, dim] -> [n, q_heads, 1, value_dim]"""
         keys, values = self.view(layer.keys(self.capacity)), self.view(layer.values(self.capacity))
         if self._spread is not None:
@@ -145,7 +161,9 @@ class PrefillChunk:
     def tokens(self) -> np.ndarray:
         return np.arange(self.first, self.first + self.count)
 
-    def attend(self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None) -> mx.array:
+    def attend(
+        self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
+    ) -> mx.array:
         """q: [count, q_heads, 1, dim] -> [count, q_heads, 1, value_dim]"""
         row, end = slice(self.slot.index, self.slot.index + 1), self.start + self.count
         keys, values = (slab(self.slot.capacity)[row, :, :end] for slab in (layer.keys, layer.values))
@@ -171,9 +189,7 @@ class Reader(Protocol):
         """Which tokens of the step it reads for, in the order in which attend() takes them."""
         ...
 
-    def attend(
-        self, kernels: Any, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
-    ) -> mx.array:
+    def attend(self, kernels: Any, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None) -> mx.array:
         """q: [n, q_heads, 1, dim] of its tokens, in their order -> [n, q_heads, 1, value_dim]"""
         ...
 

@@ -168,4 +168,3 @@ class CompatibleForward:
         kept = self._store.arrays({e.slot.capacity for e in entries}) + self._states.arrays(entries)
         mx.eval(kept if logits is None else [logits, *kept])
         return logits
-

@@ -48,9 +48,7 @@ class LoadedModel:
     weight_bytes: int
 
 
-def load(
-    folder: Path, weights: Weights, backend: Backend, on_progress: Callable[[LoadProgress], None]
-) -> LoadedModel:
+def load(folder: Path, weights: Weights, backend: Backend, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
     """Load the model in `folder`. Raises ModelError with one sentence for whatever is wrong with it."""
     with _as_model_error(folder):
         model, config = load_model(folder, lazy=True)

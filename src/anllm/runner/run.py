@@ -30,9 +30,7 @@ WARM_UP_TOKENS = 128
 class ModelRunner:
     """A Runner (core/step.py) on MLX. Belongs to the thread that built it."""
 
-    def __init__(
-        self, settings: RunnerSettings, backend: Backend, on_progress: Callable[[LoadProgress], None]
-    ) -> None:
+    def __init__(self, settings: RunnerSettings, backend: Backend, on_progress: Callable[[LoadProgress], None]) -> None:
         """Loads the model. Raises ModelError with one sentence if it can't be served."""
         memory_bytes = backend.memory_bytes()
         loaded = load(settings.folder, settings.model.weights, backend, on_progress)
@@ -139,7 +137,9 @@ def longest_sequence(loaded: LoadedModel, chosen: ChosenForward, budget_bytes: i
     Raises ModelError if more is wanted than the model was made for, or the budget holds next to nothing.
     """
     if wanted is not None and wanted > loaded.context_length:
-        raise ModelError(f"max_model_len is {wanted}, but the model was made for at most {loaded.context_length} tokens.")
+        raise ModelError(
+            f"max_model_len is {wanted}, but the model was made for at most {loaded.context_length} tokens."
+        )
     length = wanted or loaded.context_length
     room = max(budget_bytes - chosen.row_bytes, 0) // max(chosen.bytes_per_token, 1) // 64 * 64
     if room >= length:

@@ -13,16 +13,12 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from anllm.core.events import Failed, Finished, Tokens
+from anllm.core.events import Finished, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.client import EngineClient, Event
-from anllm.errors import AnllmError, EngineDeadError, InvalidRequestError, NotReadyError, QueueFullError, StepError
+from anllm.errors import from_engine
 from anllm.text.interface import Tokenizer
 from anllm.text.output import TextOutput
-
-_FAILURES = {
-    error.__name__: error for error in (EngineDeadError, InvalidRequestError, NotReadyError, QueueFullError, StepError)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +189,7 @@ class Generation:
             return
         try:
             self._apply(event, self._choices[index])
-        except (
-            Exception
-        ) as error:  # a bug in making text must reach this request's reader, who would else wait for ever
+        except Exception as error:  # noqa: BLE001 - a bug must reach this request's reader, who else waits for ever
             self._fail(error)
 
     def _apply(self, event: Event, choice: _Choice) -> None:
@@ -211,7 +205,7 @@ class Generation:
             self._add_text(event.request_id, choice.output.finish())
             self._end(event.request_id, FinishReason.STOP if choice.output.stopped else event.finish_reason)
         else:
-            self._fail(_exception(event))
+            self._fail(from_engine(event.error, event.message))
 
     def _add_text(self, request_id: int, text: str) -> None:
         if text:
@@ -233,7 +227,3 @@ class Generation:
         self.abort()
         self._news.set()
         self._ended.set()
-
-
-def _exception(event: Failed) -> AnllmError:
-    return _FAILURES.get(event.error, AnllmError)(event.message)

@@ -47,7 +47,9 @@ class CpuBackend:
         size = 4 * get_total_parameters(model)
         if size > FLOAT32_SHARE * self.memory_bytes():
             if weights is Weights.DEQUANTIZE:
-                raise ModelError(f"The weights need {size / 1e9:.1f} GB as float32, more than this machine has for them.")
+                raise ModelError(
+                    f"The weights need {size / 1e9:.1f} GB as float32, more than this machine has for them."
+                )
             logger.warning("float32 weights (%.1f GB) don't fit; kept as stored, which is slow on a CPU", size / 1e9)
             return stored_form(model)
         model.set_dtype(mx.float32)  # scales and biases too, so that dequantising rounds nothing
@@ -92,7 +94,9 @@ def tune(blas: Blas) -> str:
     """
     a, b = (mx.array(np.random.default_rng(0).standard_normal(shape, np.float32)) for shape in ((33, 200), (200, 65)))
     if not np.allclose(np.array(a @ b), np.einsum("ik,kj->ij", np.array(a), np.array(b)), atol=1e-3):
-        raise ModelError(f"The BLAS in use ({blas.name}) computes wrong products on this processor; choose another one.")
+        raise ModelError(
+            f"The BLAS in use ({blas.name}) computes wrong products on this processor; choose another one."
+        )
     if blas.set_threads is None:
         return f"{measure():.0f} GFLOP/s"
     speeds = dict.fromkeys(thread_counts(), 0.0)

@@ -48,7 +48,14 @@ class FastExpKernels:
     """Kernels (runner/attention.py) for float32 on the CPU."""
 
     def attend(
-        self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: mx.array | str | None, sinks: mx.array | None
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        *,
+        scale: float,
+        mask: mx.array | str | None,
+        sinks: mx.array | None,
     ) -> mx.array:
         if q.dtype != mx.float32 or sinks is not None:
             return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)

@@ -9,9 +9,9 @@ from anllm.errors import ContextLengthError, InvalidRequestError
 from anllm.server.body import JsonObject
 from anllm.server.chat.protocol import CalledFunction, ChatCompletionRequest, ContentPart, Message, ToolCall
 from anllm.server.convert import check_shared_rules, encode, to_prompts
+from anllm.server.field_support import NEUTRAL_CHAT_VALUES, refuse_unsupported, unsupported
 from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
-from anllm.server.field_support import NEUTRAL_CHAT_VALUES, refuse_unsupported, unsupported
 from anllm.server.validation import invalid, missing, validate
 
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file", "video_url", "audio_url", "image"})

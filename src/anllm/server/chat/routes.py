@@ -12,10 +12,10 @@ from anllm.server.chat.convert import ChatPlan, plan_chat
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.chat.response import ChatAnswer
 from anllm.server.documentation import ERROR_RESPONSES, request_body
+from anllm.server.field_support import NEUTRAL_CHAT_VALUES
 from anllm.server.generation import Generation
 from anllm.server.respond import respond
 from anllm.server.service import Service
-from anllm.server.field_support import NEUTRAL_CHAT_VALUES
 
 
 def chat_router(service: Service, config: ServerConfig) -> APIRouter:

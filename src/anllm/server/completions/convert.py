@@ -10,9 +10,9 @@ from anllm.errors import ContextLengthError, InvalidRequestError
 from anllm.server.body import JsonObject
 from anllm.server.completions.protocol import CompletionRequest
 from anllm.server.convert import check_shared_rules, check_token_id, encode, to_prompts
+from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES, refuse_unsupported, unsupported
 from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
-from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES, refuse_unsupported, unsupported
 from anllm.server.validation import invalid, missing, validate
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's

@@ -12,10 +12,10 @@ from anllm.server.completions.convert import CompletionPlan, plan_completion
 from anllm.server.completions.protocol import CompletionRequest
 from anllm.server.completions.response import CompletionAnswer
 from anllm.server.documentation import ERROR_RESPONSES, request_body
+from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES
 from anllm.server.generation import Generation
 from anllm.server.respond import respond
 from anllm.server.service import Service
-from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES
 
 
 def completions_router(service: Service, config: ServerConfig) -> APIRouter:
