@@ -2,8 +2,8 @@
 
     python benchmarks/make_model.py --shape 8b --bits 0 --tokenizer FOLDER --out FOLDER
 
-The tokenizer of another model is padded to the vocabulary, so that every id decodes to a short visible word. The rows of
-the end tokens are zero, so that a greedy run never ends early on any server.
+The tokenizer of another model is padded to the vocabulary, so that every id decodes to a short visible word. The rows
+of the end tokens are zero, so that a greedy run never ends early on any server.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import uvicorn
 
@@ -163,8 +163,8 @@ class _Server:
             await asyncio.sleep(0.05)
         await self._client.close()
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -177,10 +177,10 @@ class _WebServer(uvicorn.Server):
         yield
 
 
-def _web_server(app: object, config: ServerConfig) -> _WebServer:
+def _web_server(app: Callable[..., object], config: ServerConfig) -> _WebServer:
     return _WebServer(
         uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -212,13 +212,13 @@ async def _in_thread(work: Callable[[], T]) -> T:
         if error is not None:
             result.set_exception(error)
         else:
-            result.set_result(value)  # type: ignore[arg-type]
+            result.set_result(cast("T", value))
 
     def run() -> None:
         value, error = None, None
         try:
             value = work()
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001 - whatever it was, it is raised again where the work is awaited
             error = raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, error)

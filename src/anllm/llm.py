@@ -91,8 +91,8 @@ class LLM:
     ) -> list[list[Completion]]:
         """Complete all prompts, batched; for each its params.n answers, in order.
 
-        Raises InvalidRequestError for a prompt that is empty or too long (the others are then given up), StepError if the
-        model fails.
+        Raises InvalidRequestError for a prompt that is empty or too long (the others are then given up), StepError if
+        the model fails.
         """
         tokens = [self._tokenizer.encode(prompt, add_special_tokens=True) for prompt in prompts]
         return self._complete(tokens, params or SamplingParams(), show_progress)

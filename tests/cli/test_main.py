@@ -64,7 +64,7 @@ try:
     main({arguments!r})
 except SystemExit as end:
     assert not end.code
-heavy = {{"mlx", "mlx_lm", "fastapi", "starlette", "pydantic", "uvicorn", "transformers", "tokenizers", "numpy"}}
+heavy = {{"mlx", "mlx_lm", "fastapi", "starlette", "pydantic", "uvicorn", "transformers", "numpy"}}
 print("heavy:", sorted(heavy & {{name.split(".")[0] for name in sys.modules}}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -97,9 +97,9 @@ def test_without_options_the_config_is_the_default(launched: Launched) -> None:
 def test_every_option_has_its_place(launched: Launched) -> None:
     line = (
         "org/name --host 0.0.0.0 --port 9 --served-model-name m --max-model-len 99 --max-num-seqs 3 "
-        "--max-num-batched-tokens 100 --decode-token-budget 50 --max-num-waiting 7 --memory-fraction 0.5 --kv-memory 8G "
-        "--weights as-is --execution sequential --blas /b.so --max-n 2 --max-stop-strings 5 --max-body 1M "
-        "--keep-alive 2.5 --drain-timeout 1"
+        "--max-num-batched-tokens 100 --decode-token-budget 50 --max-num-waiting 7 --memory-fraction 0.5 "
+        "--kv-memory 8G --weights as-is --execution sequential --blas /b.so --max-n 2 --max-stop-strings 5 "
+        "--max-body 1M --keep-alive 2.5 --drain-timeout 1"
     )
     config = config_of(launched, *line.split())
     assert config.model == ModelConfig("org/name", "m", 99, Weights.AS_IS, Execution.SEQUENTIAL, "/b.so")

@@ -43,7 +43,7 @@ TEXTS = [
     "In 1969, Neil Armstrong",
     "Water boils at",
     "SELECT name FROM users WHERE",
-    "The quick brown fox jumps over the lazy dog. " * 20 + "Then",
+    "The quick brown fox jumps over the lazy dog. " * 130 + "Then",  # longer than a step and two size classes
 ]
 
 SCRIPT = """

@@ -1,4 +1,5 @@
 import pytest
+
 from server_harness import Server
 
 

@@ -1,9 +1,9 @@
 """Requests that are taken, and what becomes of them: contract C024-C071, case groups a, d, e, h."""
 
 import pytest
-from server_harness import MODEL, Server
 
 from anllm.core.request import MAX_SEED
+from server_harness import MODEL, Server
 
 pytestmark = pytest.mark.anyio
 

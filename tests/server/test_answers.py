@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+
 from server_harness import ANSWER, EOS, MODEL, Server, assert_error, chat_body, comp_body
 
 pytestmark = pytest.mark.anyio

@@ -4,9 +4,9 @@ import asyncio
 import json
 
 import pytest
-from server_harness import ANSWER, EOS, MODEL, Server, assert_error, chat_body, chunks, comp_body, joined
 
 from anllm.config import ServerConfig
+from server_harness import ANSWER, EOS, MODEL, Server, assert_error, chat_body, chunks, comp_body, joined
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from server_harness import MODEL, Server, assert_error, chat_body
 
 from anllm.config import ServerConfig
 from anllm.engine.client import EngineState
+from server_harness import MODEL, Server, assert_error, chat_body
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"

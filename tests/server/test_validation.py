@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from server_harness import MODEL, Server, assert_error, chat_body, comp_body
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,11 +19,16 @@ from anllm.config import (
 )
 from anllm.errors import AnllmError
 
+if TYPE_CHECKING:
+    _IntegerType = click.ParamType[int, object]
+else:
+    _IntegerType = click.ParamType  # which is not generic in older versions
+
 DEFAULT = Config()
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-class Size(click.ParamType):
+class Size(_IntegerType):
     """A number of bytes, as 8G or 512M."""
 
     name = "size"

@@ -70,7 +70,7 @@ class EngineInfo:
     kv_budget_bytes: memory that K/V may take; kv_bytes_per_token: what one token takes of it, and kv_row_bytes what a
     sequence takes whatever its length (recurrent state).
     max_model_len: longest prompt + answer in tokens; vocab_size: width of the logits.
-    execution: "flattened", "compatible" or "sequential" (see runner/forward.py); weights: dtype of the weights in memory.
+    execution: "flattened", "compatible" or "sequential" (see runner/forward.py); weights: their dtype in memory.
     eos_token_ids: the model's end tokens.
     """
 

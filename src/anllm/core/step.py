@@ -112,8 +112,8 @@ class Runner(Protocol):
         ...
 
     def submit(self, plan: StepPlan) -> InFlight:
-        """Begin a forward pass. On an exception, here or in result(), the K/V of the scheduled sequences is undefined, each resize
-        may have been done or not, and all else is as before."""
+        """Begin a forward pass. On an exception, here or in result(), the K/V of the scheduled sequences is undefined,
+        each resize may have been done or not, and all else is as before."""
         ...
 
     def release(self) -> None:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 from anllm.config import SchedulerConfig
@@ -98,8 +99,8 @@ class EngineClient:
 
         on_event is called in this event loop with every event of any of them; it must not block. After a Finished or
         Failed nothing follows for that id.
-        Raises QueueFullError if they don't all fit in the queue now, InvalidRequestError if they never can, NotReadyError
-        while the engine is not ready.
+        Raises QueueFullError if they don't all fit in the queue now, InvalidRequestError if they never can,
+        NotReadyError while the engine is not ready.
         """
         if self.state is not EngineState.READY:
             raise NotReadyError(f"The engine is {self.state}. Try again in a moment.")
@@ -160,10 +161,8 @@ class EngineClient:
 
     async def _pause(self, seconds: float) -> None:
         """Wait, unless the end comes first."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
-        except TimeoutError:
-            pass
 
     def _fail_open(self) -> None:
         """The engine is gone: every open request gets its end."""
@@ -196,7 +195,8 @@ class EngineClient:
     def _on_events(self, events: StepEvents) -> None:
         for tokens in events.tokens:
             self._deliver(self._open.get(tokens.request_id), tokens)
-        for end in (*events.finished, *events.failed):
+        ends: tuple[Finished | Failed, ...] = (*events.finished, *events.failed)
+        for end in ends:
             self._deliver(self._open.pop(end.request_id, None), end)
 
     def _deliver(self, on_event: OnEvent | None, event: Event) -> None:

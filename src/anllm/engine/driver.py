@@ -125,7 +125,7 @@ class EngineDriver:
                 self._check_progress(wanted)
 
     async def stream(self, request_id: int) -> AsyncIterator[Polled]:
-        """New tokens as they come, the last one with the end. Several streams may be read at once: each step serves all.
+        """New tokens as they come, the last one with the end. Several streams may be read at once: a step serves all.
 
         Leaving the iterator early aborts the request.
         """

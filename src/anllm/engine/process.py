@@ -108,7 +108,7 @@ class ProcessTransport:
 
 async def _receive(socket: zmq.asyncio.Socket, on_frame: OnFrame) -> None:
     while True:
-        on_frame(decode(await socket.recv()))  # type: ignore[arg-type]
+        on_frame(decode(await socket.recv()))  # type: ignore[arg-type] # a child sends frames only
 
 
 async def _drain(socket: zmq.asyncio.Socket, on_frame: OnFrame, receiving: asyncio.Task[None]) -> None:
@@ -117,7 +117,7 @@ async def _drain(socket: zmq.asyncio.Socket, on_frame: OnFrame, receiving: async
     with contextlib.suppress(asyncio.CancelledError):
         await receiving
     while await socket.poll(100):
-        on_frame(decode(await socket.recv()))  # type: ignore[arg-type]
+        on_frame(decode(await socket.recv()))  # type: ignore[arg-type] # a child sends frames only
 
 
 def _describe(code: int) -> str:
@@ -167,7 +167,7 @@ def _receive_all(socket: zmq.Socket[bytes]) -> list[Command]:
     commands: list[Command] = []
     with contextlib.suppress(zmq.Again):
         while True:
-            commands.append(decode(socket.recv(zmq.NOBLOCK)))  # type: ignore[arg-type]
+            commands.append(decode(socket.recv(zmq.NOBLOCK)))  # type: ignore[arg-type] # a parent sends commands only
     return commands
 
 

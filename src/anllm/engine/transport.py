@@ -31,7 +31,9 @@ REST_AFTER_S = 1.0  # idle this long, the engine gives back memory
 _TAGS: dict[type, bytes] = {
     kind: bytes([tag]) for tag, kind in enumerate((LoadProgress, LoadFailed, EngineInfo, StepEvents, Add, Abort))
 }
-_DECODERS = {tag[0]: msgspec.msgpack.Decoder(kind) for kind, tag in _TAGS.items()}
+_DECODERS: dict[int, msgspec.msgpack.Decoder[Frame | Command]] = {
+    tag[0]: msgspec.msgpack.Decoder(kind) for kind, tag in _TAGS.items()
+}
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -42,7 +44,7 @@ def encode(value: Frame | Command) -> bytes:
 
 def decode(data: bytes) -> Frame | Command:
     """The inverse of encode; msgspec.DecodeError for anything else."""
-    return _DECODERS[data[0]].decode(memoryview(data)[1:])  # type: ignore[no-any-return]
+    return _DECODERS[data[0]].decode(memoryview(data)[1:])
 
 
 class Transport(Protocol):

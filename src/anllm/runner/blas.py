@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 COMPILERS = ("cc", "gcc", "clang")
 STOCK = "reference BLAS (slow)"
 STOCK_WARNING = (
-    "No fast BLAS found: matrix work will be 30 to 80 times slower than it could be. Install a C compiler (gcc), or the "
-    "system's OpenBLAS (Debian, Ubuntu: libopenblas0; Fedora: openblas), or `pip install mkl`, and start again."
+    "No fast BLAS found: matrix work will be 30 to 80 times slower than it could be. Install a C compiler (gcc), or "
+    "the system's OpenBLAS (Debian, Ubuntu: libopenblas0; Fedora: openblas), or `pip install mkl`, and start again."
 )
 # OpenBLAS exports its functions under these names: (prefix, suffix); suffix 64_ has 64-bit integers.
 OPENBLAS_NAMES = (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", ""))
@@ -122,7 +122,8 @@ def _build_shim(library: Path, names: tuple[str, str], cache_folder: Path) -> Pa
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         code, built = Path(folder, "shim.c"), Path(folder, "shim.so")
         code.write_text(source)
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", built, code, library, f"-Wl,-rpath,{library.parent}"]
+        flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{library.parent}"]
+        command: list[str | Path] = [compiler, *flags, "-o", built, code, library]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             logger.warning("the BLAS shim did not compile: %s", done.stderr.strip()[-300:])
@@ -148,7 +149,7 @@ def _openblas_threads(library: ctypes.CDLL) -> Callable[[int], None] | None:
     for prefix, suffix in OPENBLAS_NAMES:
         setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
         if setter is not None:
-            return lambda number, setter=setter: setter(ctypes.c_int(number))  # type: ignore[misc]
+            return lambda number: setter(ctypes.c_int(number))
     return None
 
 

@@ -19,6 +19,7 @@ from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore, LayerSlabs
 
 State = list[mx.array | None]
+BuildPart = Callable[[Callable[[int], Any], Callable[[int], Any]], Any]
 BuildCache = Callable[[Callable[[int], Any], Callable[[int], Any]], list[Any]]
 
 
@@ -142,9 +143,13 @@ class CompatibleForward:
             slots = np.array([row.slot.index for row in group_rows], np.int32)
             group = DecodeGroup(0, capacity, slots, np.array([row.end for row in group_rows], np.int32), packed=True)
             tokens = mx.array([row.token_ids for row in group_rows])
-            count = len(group_rows)
-            logits = self._call(group_rows, tokens, lambda i, g=group: RowsCache(self._store.layers[i], g), count)
-            sampled |= {row.request_id: logits[i : i + 1] for i, row in enumerate(group_rows)}  # type: ignore[index]
+
+            def rows_cache(layer: int, group: DecodeGroup = group) -> RowsCache:
+                return RowsCache(self._store.layers[layer], group)
+
+            logits = self._call(group_rows, tokens, rows_cache, len(group_rows))
+            assert logits is not None
+            sampled |= {row.request_id: logits[i : i + 1] for i, row in enumerate(group_rows)}
         return sampled
 
     def _row(self, entry: ScheduledSequence) -> mx.array | None:

@@ -14,15 +14,15 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
 from anllm.config import Execution
 from anllm.core.request import SamplingParams
 from anllm.core.step import ScheduledSequence, SlabResize, Slot, StepPlan
 from anllm.errors import ModelError
+from anllm.runner.arrays import flat_arrays
 from anllm.runner.attention import Kernels, RaggedKernels, hook_attention
-from anllm.runner.compatible import BuildCache, CompatibleForward, StateStore
+from anllm.runner.compatible import BuildCache, BuildPart, CompatibleForward, StateStore
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.forward import Forward, Head
 from anllm.runner.kv_store import KVStore, LayerShape
@@ -118,7 +118,7 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[s
         return ChosenForward(forward, kinds.bytes_per_token, kinds.state_bytes)
 
     def sequential() -> ChosenForward:
-        size = sum(array.nbytes for _, array in tree_flatten([c.state for c in caches]) if isinstance(array, mx.array))
+        size = sum(array.nbytes for _, array in flat_arrays([c.state for c in caches]))
         return ChosenForward(SequentialForward(model, head), -(-size // NUM_TOKENS), 0)
 
     ways = [("flattened", flattened), ("compatible", compatible), ("sequential", sequential)]
@@ -135,15 +135,21 @@ def analyse(caches: list[Any]) -> CacheKinds:
     shapes: list[LayerShape] = []
     states: list[ArraysCache] = []
 
-    def take(cache: Any) -> Callable[[Callable[[int], Any], Callable[[int], Any]], Any]:
+    def kv_layer(i: int) -> BuildPart:
+        return lambda kv, state: kv(i)
+
+    def state_layer(i: int) -> BuildPart:
+        return lambda kv, state: state(i)
+
+    def take(cache: Any) -> BuildPart:
         if type(cache) is CacheList:
             children = [take(child) for child in cache.caches]
             return lambda kv, state: CacheList(*[child(kv, state) for child in children])
         if type(cache) is ArraysCache:
             states.append(cache)
-            return lambda kv, state, i=len(states) - 1: state(i)
+            return state_layer(len(states) - 1)
         shapes.append(_shape(cache))
-        return lambda kv, state, i=len(shapes) - 1: kv(i)
+        return kv_layer(len(shapes) - 1)
 
     parts = [take(cache) for cache in caches]
     return CacheKinds(
@@ -193,7 +199,7 @@ def _largest_difference(forward: Forward, sequences: list[list[int]], references
             assert logits is not None
             expected = references[entry.request_id][entry.end - 1].astype(mx.float32)
             difference = mx.abs(logits[row].astype(mx.float32) - expected).max() / mx.abs(expected).max()
-            worst = max(worst, float(difference.item())) if difference.item() == difference.item() else float("inf")
+            worst = float("inf") if mx.isnan(difference) else max(worst, float(difference))
     return worst
 
 

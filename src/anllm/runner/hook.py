@@ -20,8 +20,8 @@ def replace_in_models(home: Any, name: str, make: Callable[[Function], Function]
     """
     current = getattr(home, name)
     stock = getattr(current, "stock", current)
-    replacement = make(stock)
-    replacement.stock = stock  # type: ignore[attr-defined]
+    replacement: Any = make(stock)
+    replacement.stock = stock
     for module_name, module in list(sys.modules.items()):
         found = getattr(module, name, None) if module_name.startswith("mlx_lm.models") else None
         if found is not None and getattr(found, "stock", found) is stock:

@@ -48,7 +48,7 @@ class LayerSlabs:
         return self._values[capacity].reshape(-1, self.shape.num_heads, capacity, self.shape.value_dim)
 
     def write(self, capacity: int, index: mx.array, keys: mx.array, values: mx.array) -> None:
-        """Scatter new tokens. index: flat rows [n * num_heads]; keys, values: [n, num_heads, ..., dim] of that order."""
+        """Scatter new tokens. index: flat rows [n * num_heads]; keys, values: [n, num_heads, ..., dim], ordered so."""
         self._keys[capacity][index] = keys.reshape(-1, self.shape.key_dim).astype(self.shape.dtype)
         self._values[capacity][index] = values.reshape(-1, self.shape.value_dim).astype(self.shape.dtype)
 

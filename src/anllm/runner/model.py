@@ -11,12 +11,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from anllm.config import Weights
 from anllm.core.events import LoadProgress
 from anllm.errors import ModelError
+from anllm.runner.arrays import flat_arrays
 from anllm.runner.backends import Backend
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def load(folder: Path, weights: Weights, backend: Backend, on_progress: Callable
 
 @contextmanager
 def _as_model_error(folder: Path) -> Iterator[None]:
-    """mlx-lm raises many kinds of exceptions for a folder that it can't load; each becomes a sentence with its reason."""
+    """mlx-lm raises many kinds of exceptions for a folder that it can't load; each becomes a sentence with a reason."""
     try:
         yield
     except LOAD_ERRORS as error:
@@ -70,7 +70,7 @@ def _as_model_error(folder: Path) -> Iterator[None]:
 
 def _evaluate(model: nn.Module, on_progress: Callable[[LoadProgress], None]) -> int:
     """Read (and convert) the weights, layer by layer; returns their bytes."""
-    arrays = [array for _, array in tree_flatten(model.parameters())]
+    arrays = [array for _, array in flat_arrays(model.parameters())]
     total, done = sum(array.nbytes for array in arrays), 0
     step = max(1, len(arrays) // 50)
     for first in range(0, len(arrays), step):

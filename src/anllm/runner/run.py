@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import cast
 
 import mlx.core as mx
 
@@ -128,7 +129,7 @@ class _Computing:
         self._tokens = tokens
 
     def result(self) -> StepResult:
-        return StepResult([] if self._tokens is None else self._tokens.tolist())
+        return StepResult([] if self._tokens is None else cast("list[int]", self._tokens.tolist()))
 
 
 def longest_sequence(loaded: LoadedModel, chosen: ChosenForward, budget_bytes: int, wanted: int | None) -> int:
@@ -148,8 +149,8 @@ def longest_sequence(loaded: LoadedModel, chosen: ChosenForward, budget_bytes: i
         needed = length * chosen.bytes_per_token + chosen.row_bytes
         raise ModelError(
             f"Not enough memory: one sequence of {length} tokens needs {needed / 1e9:.2f} GB of K/V, and "
-            f"{max(budget_bytes, 0) / 1e9:.2f} GB are left for it. Free memory, raise memory_fraction, or set a smaller "
-            "max_model_len."
+            f"{max(budget_bytes, 0) / 1e9:.2f} GB are left for it. Free memory, raise memory_fraction, or set a "
+            "smaller max_model_len."
         )
     logger.warning("the K/V budget holds %d tokens; the context is cut from %d to that", room, length)
     return room

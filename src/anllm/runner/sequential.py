@@ -1,4 +1,4 @@
-"""The plain way: every sequence by itself, on the cache objects that mlx-lm makes for the model. Works for all models."""
+"""The plain way: every sequence by itself, on the caches that mlx-lm makes for the model. Works for all models."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from anllm.core.step import ScheduledSequence, Slot, StepPlan
+from anllm.runner.arrays import flat_arrays
 from anllm.runner.forward import Head
 
 
@@ -42,5 +42,5 @@ class SequentialForward:
             mx.eval(logits)
             return logits
         self._head.skip(tokens, cache)
-        mx.eval([array for _, array in tree_flatten([c.state for c in cache]) if isinstance(array, mx.array)])
+        mx.eval([array for _, array in flat_arrays([c.state for c in cache])])
         return None

@@ -5,40 +5,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 SMOOTHING = 0.2  # weight of the newest measurement
-MIN_PREFILL_TOKENS = 16  # a prompt must get on even where the estimate says that nothing fits
+MIN_PREFILL_TOKENS = 32  # a prompt must get on, and smaller pieces cost hardly less
+FIRST_PREFILL_TOKENS = 128  # before anything is measured
+GROWTH = 1.2
 
 
 class PrefillPace:
     """How many prompt tokens a step may take along while other sequences decode.
 
-    A running stream should not notice somebody else's long prompt: a step with prefill may last at most
-    MAX_SLOWDOWN times a step without, and at most MAX_STEP_S. Both speeds are measured, step by step.
+    A running stream should not notice somebody else's long prompt: beside the time that a step without prompts takes,
+    one with them may take SLOWDOWN times that, and at most MAX_ALLOWANCE_S. What a prompt token costs is not the same
+    in small and large pieces, so it is not estimated: the budget grows while steps stay inside their time, and shrinks
+    in proportion when one does not.
     """
 
-    MAX_SLOWDOWN = 2.5
-    MAX_STEP_S = 0.1
+    SLOWDOWN = 1.5
+    MIN_ALLOWANCE_S = 0.01
+    MAX_ALLOWANCE_S = 0.1
 
     def __init__(self) -> None:
         self._decode_step_s: float | None = None
-        self._prefill_token_s: float | None = None
+        self._budget = float(FIRST_PREFILL_TOKENS)
 
     def observe(self, *, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:
         """Learn from a finished step."""
+        if num_decodes == 0:
+            return
         if num_prefill_tokens == 0:
             self._decode_step_s = _smooth(self._decode_step_s, duration_s)
-        elif num_prefill_tokens >= MIN_PREFILL_TOKENS:
-            decode_s = (self._decode_step_s or 0.0) if num_decodes else 0.0
-            per_token_s = max(duration_s - decode_s, 0.0) / num_prefill_tokens
-            self._prefill_token_s = _smooth(self._prefill_token_s, per_token_s)
+            return
+        allowance_s, taken_s = self._allowance_s(), duration_s - (self._decode_step_s or 0.0)
+        if taken_s > allowance_s:
+            shrunk = num_prefill_tokens * max(allowance_s / taken_s, 0.5)
+            self._budget = max(min(self._budget, shrunk), MIN_PREFILL_TOKENS)
+        elif num_prefill_tokens >= self._budget / GROWTH:  # it was used, so it is known to be good
+            self._budget *= GROWTH
 
     def budget(self, most: int) -> int:
         """Prompt tokens for the next step, at most `most`."""
-        if not self._prefill_token_s:
-            return most
-        allowance_s = self.MAX_STEP_S
-        if self._decode_step_s is not None:
-            allowance_s = min(allowance_s, (self.MAX_SLOWDOWN - 1) * self._decode_step_s)
-        return max(min(most, int(allowance_s / self._prefill_token_s)), min(most, MIN_PREFILL_TOKENS))
+        self._budget = min(self._budget, max(most, MIN_PREFILL_TOKENS))
+        return min(most, int(self._budget))
+
+    def _allowance_s(self) -> float:
+        """How much longer than one without, a step with prompts may take."""
+        if self._decode_step_s is None:
+            return self.MAX_ALLOWANCE_S
+        return min(max(self.SLOWDOWN * self._decode_step_s, self.MIN_ALLOWANCE_S), self.MAX_ALLOWANCE_S)
 
 
 def share_prefill(remaining: Sequence[int], budget: int) -> list[int]:

@@ -90,7 +90,8 @@ class Scheduler:
         """The next forward pass, or None if there is nothing to compute. Slots of what is in it are taken."""
         decodes, copies = self._schedule_decodes()
         prefills = self._schedule_prefills({s.slot for s in decodes})
-        for copy in copies:  # not before: nothing in this plan may take or cut off a row that is still to be copied
+        # Freed only now: nothing in this plan may take or cut off a row that is still to be copied.
+        for copy in copies:
             self._pool.free(copy.source)
         if not decodes and not prefills:
             return None
@@ -190,8 +191,8 @@ class Scheduler:
     # -- prefill -------------------------------------------------------------------------------------------------------
 
     def _schedule_prefills(self, taken: set[Slot]) -> list[ScheduledSequence]:
-        """Chunks of the prompts that are under way, and of waiting ones as far as slots and budget go. taken: the slots of
-        this step's decode rows."""
+        """Chunks of the prompts that are under way, and of waiting ones as far as slots and budget go. taken: the slots
+        of this step's decode rows."""
         under_way = [s for s in self._running if s.slot not in taken and not s.is_full]
         num_free = self._config.max_num_seqs - len(self._running)
         waiting = [s for s in self._waiting[: min(num_free, MAX_CANDIDATES)] if not s.is_full]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub import errors as hub_errors
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm  # type: ignore[import-untyped] # it comes without types
 
 from anllm.errors import DownloadError, ModelError
 from anllm.store.folder import check_folder
@@ -75,7 +75,7 @@ def _bars_for(progress: Progress) -> type[tqdm]:
     lock = threading.RLock()
     furthest = 0
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class Bar(tqdm):  # type: ignore[misc] # untyped, as above
         monitor_interval = 0  # else tqdm starts a thread
 
         def __init__(self, *args: object, **options: object) -> None:

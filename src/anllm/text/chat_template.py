@@ -67,7 +67,7 @@ class ChatTemplate:
                 prompt = self._render(
                     with_content_parts(conversation) if self._needs_parts else conversation, variables
                 )
-            except Exception as error:  # the template is the model's code: whatever it raises, the request can't be met
+            except Exception as error:  # noqa: BLE001 - the model's code: whatever it raises, it refuses the request
                 first_error = first_error or error
                 continue
             if all(text in prompt for text in system_texts):
@@ -90,7 +90,7 @@ class ChatTemplate:
         variables: dict[str, object] = {**self._special_tokens, "add_generation_prompt": True}
         try:
             return PROBE in self._render(conversation, variables)
-        except Exception:  # as in render()
+        except Exception:  # noqa: BLE001 - as in _render_first_accepted
             return False
 
     def _render(self, conversation: list[Message], variables: dict[str, object]) -> str:

@@ -16,10 +16,19 @@ from anllm.runner.sampler import Sampler
 class Backend(Protocol):
     """The machine's side of running a model."""
 
-    name: str
-    blas: str
-    kernels: Kernels
-    sampler: Sampler
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def blas(self) -> str:
+        """Which BLAS does the matrix work; "" where that is no question."""
+        ...
+
+    @property
+    def kernels(self) -> Kernels: ...
+
+    @property
+    def sampler(self) -> Sampler: ...
 
     def prepare(self, model: nn.Module, weights: Weights) -> str:
         """Bring a lazily loaded model's weights into the form in which they stay; returns the form's name."""

@@ -12,11 +12,11 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, get_total_parameters
 
 from anllm.config import Weights
 from anllm.errors import ModelError
+from anllm.runner.arrays import flat_arrays
 from anllm.runner.attention import Kernels, StockKernels
 from anllm.runner.backends.cpu_kernels import FastExpKernels, hook_swiglu
 from anllm.runner.blas import Blas
@@ -69,7 +69,7 @@ def stored_form(model: nn.Module) -> str:
     if bits:
         return f"{max(set(bits), key=bits.count)}-bit"
     sizes: dict[str, int] = {}
-    for _, array in tree_flatten(model.parameters()):
+    for _, array in flat_arrays(model.parameters()):
         name = str(array.dtype).removeprefix("mlx.core.")
         sizes[name] = sizes.get(name, 0) + array.size
     return max(sizes, key=lambda name: sizes[name])

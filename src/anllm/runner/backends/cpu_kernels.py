@@ -78,7 +78,7 @@ def _causal(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
 
 
 def _attend(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> mx.array:
-    """q: [b, q_heads, n, dim], scaled; k, v: [b, kv_heads, length, dim]; mask: bool, broadcast to [b, q_heads, n, length].
+    """q: [b, q_heads, n, dim], scaled; k, v: [b, kv_heads, length, dim]; mask: bool, for [b, q_heads, n, length].
 
     The queries that share a K/V head are the rows of one matrix product.
     """

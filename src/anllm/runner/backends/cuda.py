@@ -25,7 +25,7 @@ class CudaBackend:
         self.sampler = DeviceSampler()
 
     def prepare(self, model: nn.Module, weights: Weights) -> str:
-        """A quantised checkpoint runs faster dequantised at every batch size here (docs/architecture.md), where it fits."""
+        """Dequantised where that fits: it is the faster form here, at every batch size (docs/architecture.md)."""
         fits = 2 * get_total_parameters(model) < HALF_SHARE * self.memory_bytes()
         if weights is Weights.DEQUANTIZE or (weights is Weights.AUTO and fits):
             dequantize_model(model)
