@@ -93,11 +93,25 @@ async def test_a_full_queue_is_429_with_retry_after_and_room_again_later(is_stre
 
 
 @pytest.mark.anyio
-async def test_n_answers_that_dont_all_fit_take_no_place() -> None:
+async def test_n_answers_that_can_never_all_fit_are_a_mistake_and_take_no_place() -> None:
     async with in_process(config=SchedulerConfig(max_num_seqs=2, max_num_waiting=2)) as server:
-        assert_error(await server.comp(n=5), 429)
+        assert_error(await server.comp(n=5), 400)
         assert server.client.num_open == 0
         assert len((await server.comp(n=4)).json()["choices"]) == 4
+
+
+@pytest.mark.anyio
+async def test_n_answers_that_dont_all_fit_now_are_refused_and_take_no_place() -> None:
+    gate = Gate()
+    config = SchedulerConfig(max_num_seqs=2, max_num_waiting=2)
+    async with in_process(make_runner(before_run=gate), config) as server:
+        gate.shut()
+        first = asyncio.create_task(server.comp(max_tokens=2))
+        await eventually(lambda: server.client.num_open == 1)
+        assert_error(await server.comp(n=4), 429)
+        assert server.client.num_open == 1
+        gate.open()
+        assert (await first).status_code == 200
 
 
 @pytest.mark.anyio
@@ -420,10 +434,16 @@ def test_the_official_client_may_leave_a_stream_early(start: Start) -> None:
 
 def test_the_official_client_sees_a_full_queue_as_rate_limit(start: Start) -> None:
     server = start(SchedulerConfig(max_num_seqs=1, max_num_waiting=1))
+    server.gate.shut()
+    holder = server.connect()
+    holder.sendall(raw_request(COMP, comp_body(max_tokens=2)))
+    server.until(lambda: server.client.num_open == 1)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
         with pytest.raises(openai.RateLimitError) as caught:
-            client.completions.create(**comp_body(n=3))
+            client.completions.create(**comp_body(n=2))
         assert caught.value.response.headers["retry-after"] == "1"
+    server.gate.open()
+    holder.close()
 
 
 def test_the_official_client_retries_a_full_queue_until_there_is_room(start: Start) -> None:
