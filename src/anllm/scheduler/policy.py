@@ -19,9 +19,9 @@ class PrefillPace:
     in proportion when one does not.
     """
 
-    SLOWDOWN = 1.5
+    SLOWDOWN = 1.6
     MIN_ALLOWANCE_S = 0.01
-    MAX_ALLOWANCE_S = 0.1
+    MAX_ALLOWANCE_S = 0.2
 
     def __init__(self) -> None:
         self._decode_step_s: float | None = None

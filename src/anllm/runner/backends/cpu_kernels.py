@@ -14,6 +14,18 @@ from anllm.runner.hook import Function, replace_in_models
 QUERY_BLOCK = 128  # queries at a time: keys behind the block's end are not looked at, and scores stay in the cache
 LOWEST = -80.0  # exp of less is taken for exp of this, 2e-35: nothing, beside the 1 of the largest
 MASKED = -1e30
+# Coefficients of tanh as x * above(x^2) / below(x^2), highest power first; beyond the limit float32 has only 1.
+TANH_LIMIT = 7.90531110763549805
+TANH_ABOVE = (
+    -2.76076847742355e-16,
+    2.00018790482477e-13,
+    -8.60467152213735e-11,
+    5.12229709037114e-08,
+    1.48572235717979e-05,
+    6.37261928875436e-04,
+    4.89352455891786e-03,
+)
+TANH_BELOW = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
 
 
 def fast_exp(x: mx.array) -> mx.array:
@@ -25,11 +37,22 @@ def fast_exp(x: mx.array) -> mx.array:
     return p
 
 
+def fast_tanh(x: mx.array) -> mx.array:
+    """tanh of float32 to a relative 1e-6: the rational function that Eigen uses (Eigen/src/Core/MathFunctionsImpl.h)."""
+    x = mx.minimum(mx.maximum(x, -TANH_LIMIT), TANH_LIMIT)
+    square = x * x
+    above, below = TANH_ABOVE[0], TANH_BELOW[0]
+    for coefficient in TANH_ABOVE[1:]:
+        above = above * square + coefficient
+    for coefficient in TANH_BELOW[1:]:
+        below = below * square + coefficient
+    return x * above / below
+
+
 @mx.compile
 def _swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    e = fast_exp(-mx.abs(gate))
-    sigmoid = mx.where(gate >= 0, 1 / (1 + e), e / (1 + e))
-    return gate * sigmoid * x
+    """The sigmoid by tanh: a third of the time that it takes by exp, with its two cases and two divisions."""
+    return gate * (0.5 + 0.5 * fast_tanh(0.5 * gate)) * x
 
 
 def _exp_difference(scores: mx.array, top: mx.array) -> mx.array:
