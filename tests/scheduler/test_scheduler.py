@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from anllm.core.request import FinishReason
 from anllm.core.step import StepPlan
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError
-from anllm.scheduler.policy import MIN_PREFILL_TOKENS, PrefillPace
+from anllm.scheduler.policy import MIN_PREFILL_TOKENS
 from anllm.testing.runner import letters, scripted
 from stepping import EOS, Stepper, alone, letters_and_ends, make_request, nearby
 

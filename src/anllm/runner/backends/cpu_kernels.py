@@ -38,7 +38,7 @@ def fast_exp(x: mx.array) -> mx.array:
 
 
 def fast_tanh(x: mx.array) -> mx.array:
-    """tanh of float32 to a relative 1e-6: the rational function that Eigen uses (Eigen/src/Core/MathFunctionsImpl.h)."""
+    """tanh of float32 to a relative 1e-6: the rational function of Eigen (its Core/MathFunctionsImpl.h)."""
     x = mx.minimum(mx.maximum(x, -TANH_LIMIT), TANH_LIMIT)
     square = x * x
     above, below = TANH_ABOVE[0], TANH_BELOW[0]
