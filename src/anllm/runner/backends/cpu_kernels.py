@@ -41,10 +41,11 @@ def fast_tanh(x: mx.array) -> mx.array:
     """tanh of float32 to a relative 1e-6: the rational function of Eigen (its Core/MathFunctionsImpl.h)."""
     x = mx.minimum(mx.maximum(x, -TANH_LIMIT), TANH_LIMIT)
     square = x * x
-    above, below = TANH_ABOVE[0], TANH_BELOW[0]
-    for coefficient in TANH_ABOVE[1:]:
+    above = square * TANH_ABOVE[0] + TANH_ABOVE[1]
+    for coefficient in TANH_ABOVE[2:]:
         above = above * square + coefficient
-    for coefficient in TANH_BELOW[1:]:
+    below = square * TANH_BELOW[0] + TANH_BELOW[1]
+    for coefficient in TANH_BELOW[2:]:
         below = below * square + coefficient
     return x * above / below
 
