@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
@@ -11,7 +12,7 @@ import pytest
 
 from anllm.core.request import SamplingParams
 from anllm.core.step import ScheduledSequence, Slot
-from anllm.runner.sampler import MASK_64, NOT_A_NUMBER, DeviceSampler, HostSampler, Sampler, uniform
+from anllm.runner.sampler import NOT_A_NUMBER, DeviceSampler, HostSampler, Sampler, device_noise, host_noise, row_keys
 
 pytestmark = pytest.mark.mlx
 
@@ -47,49 +48,65 @@ def slow_probabilities(logits: np.ndarray, temperature: float, top_p: float) -> 
     return nucleus / nucleus.sum()
 
 
-def seed_of(draw: float) -> int:
-    """A seed whose first draw is the given multiple of 2^-53: SplitMix64 run backwards."""
+def slow_noise(row: ScheduledSequence, vocab: int) -> list[float]:
+    """The noise of each token, one after the other, with Python's integers."""
+    first, second = row_keys(row)
 
-    def unshift(z: int, by: int) -> int:
-        x = z
-        for _ in range(64 // by):
-            x = z ^ (x >> by)
-        return x
+    def mix(x: int) -> int:
+        x ^= x >> 16
+        x = x * 0x7FEB352D % 2**32
+        x ^= x >> 15
+        x = x * 0x846CA68B % 2**32
+        return x ^ x >> 16
 
-    z = unshift(int(draw * 2**53) << 11, 31)
-    z = unshift(z * pow(0x94D049BB133111EB, -1, 2**64) & MASK_64, 27)
-    z = unshift(z * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK_64, 30)
-    return (z - 0x9E3779B97F4A7C15) * pow(0xD1342543DE82EF95, -1, 2**64) & MASK_64
-
-
-# -- the draws ---------------------------------------------------------------------------------------------------------
+    words = [mix(mix((i * 0x9E3779B1 + first) % 2**32) ^ second) for i in range(vocab)]
+    return [-math.log1p(-(word + 0.5) / 2**32) for word in words]
 
 
-def test_draws_are_uniform_in_the_half_open_interval() -> None:
-    for draws in ([uniform(7, i) for i in range(50_000)], [uniform(i, 0) for i in range(50_000)]):
-        assert all(0 <= u < 1 for u in draws)
-        counts = np.histogram(draws, bins=100, range=(0, 1))[0]
-        assert ((counts - 500) ** 2 / 500).sum() < 160  # chi-square, 99 degrees of freedom: 1 in 10,000
+# -- the noise ---------------------------------------------------------------------------------------------------------
 
 
-def test_neighbouring_seeds_and_draws_are_independent() -> None:
-    draws = np.array([[uniform(seed, index) for index in range(200)] for seed in range(200)])
-    assert abs(np.corrcoef(draws[:-1].ravel(), draws[1:].ravel())[0, 1]) < 0.02
-    assert abs(np.corrcoef(draws[:, :-1].ravel(), draws[:, 1:].ravel())[0, 1]) < 0.02
-    assert abs(np.corrcoef(draws[:-1, 1:].ravel(), draws[1:, :-1].ravel())[0, 1]) < 0.02
-    assert len(np.unique(draws)) == draws.size
+def key_pairs() -> list[tuple[int, int]]:
+    return [row_keys(make_row(seed, index)) for seed in range(30) for index in range(30)]
+
+
+def test_noise_is_the_hash_of_seed_index_and_token() -> None:
+    for row in (make_row(3, 4), make_row(-5, 0), make_row(2**70, 999)):
+        slow = slow_noise(row, 500)
+        np.testing.assert_allclose(host_noise(row_keys(row), 500), slow, rtol=1e-9)
+        np.testing.assert_allclose(np.array(device_noise([row_keys(row)], 500))[0], slow, rtol=1e-4)
+
+
+def test_noise_is_exponentially_distributed() -> None:
+    for noise in (host_noise((7, 8), 200_000), np.concatenate([host_noise(key, 1) for key in key_pairs()])):
+        u = 1 - np.exp(-noise)
+        counts = np.histogram(u, bins=100, range=(0, 1))[0]
+        expected = len(u) / 100
+        assert ((counts - expected) ** 2 / expected).sum() < 160  # chi-square, 99 degrees of freedom: 1 in 10,000
+
+
+def test_the_small_noise_that_decides_is_fine_on_the_device_too() -> None:
+    host, device = host_noise((1, 2), 300_000), np.array(device_noise([(1, 2)], 300_000))[0]
+    small = host < 0.01
+    np.testing.assert_allclose(device[small], host[small], rtol=1e-5)
+    assert len(np.unique(device[small])) > 0.99 * small.sum()
+    assert device.min() > 0
+
+
+def test_neighbouring_seeds_indexes_and_tokens_are_independent() -> None:
+    noise = np.array([[host_noise(row_keys(make_row(s, i)), 50) for i in range(30)] for s in range(30)])
+    for axis in range(3):
+        one = np.take(noise, range(noise.shape[axis] - 1), axis).ravel()
+        other = np.take(noise, range(1, noise.shape[axis]), axis).ravel()
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.02
+    assert len(np.unique(noise)) == noise.size
 
 
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63, 2**64 - 1, 2**64 + 5, 10**40, -(10**40)])
-def test_seeds_of_any_size_draw(seed: int) -> None:
-    draws = [uniform(seed, index) for index in range(100)]
-    assert all(0 <= u < 1 for u in draws)
-    assert len(set(draws)) == 100
-
-
-def test_the_highest_draw_is_below_one() -> None:
-    assert uniform(seed_of(1 - 2**-53), 0) == 1 - 2**-53
-    assert uniform(seed_of(0.0), 0) == 0.0
+def test_seeds_of_any_size_give_keys_of_32_bits(seed: int) -> None:
+    keys = [row_keys(make_row(seed, index)) for index in range(100)]
+    assert all(0 <= word < 2**32 for key in keys for word in key)
+    assert len(set(keys)) == 100
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -115,15 +132,23 @@ def test_greedy_takes_the_first_of_equals(sampler: Sampler, params: dict[str, fl
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("top_p", [0.0, 1e-6, 0.3, 0.9, 0.999, 1.0])
 def test_tokens_are_those_of_the_slow_way(sampler: Sampler, temperature: float, top_p: float) -> None:
-    """The token's share of the cumulative distribution holds the draw, but for rounding."""
+    """The largest logit / temperature - log(noise) of the nucleus; another only where two scores all but tie."""
     logits = random_logits(200, 300)
     rows = [make_row(seed, temperature=temperature, top_p=top_p) for seed in range(200)]
     for token, row_logits, row in zip(sample(sampler, logits, rows), logits, rows, strict=True):
         p = slow_probabilities(row_logits, temperature, top_p)
         assert p[token] > 0
         if top_p > 0:
-            end = p[: token + 1].sum()
-            assert end - p[token] - 1e-4 <= uniform(row.params.seed or 0, 0) <= end + 1e-4
+            scores = np.where(p > 0, row_logits / temperature - np.log(slow_noise(row, 300)), -np.inf)
+            assert scores[token] >= scores.max() - 1e-4
+
+
+@both
+def test_the_last_bits_of_logits_do_not_change_seeded_tokens(sampler: Sampler) -> None:
+    logits = random_logits(300, 5000, scale=3.0)
+    nudged = logits + np.random.default_rng(1).uniform(-1e-5, 1e-5, logits.shape).astype(np.float32)
+    rows = [make_row(seed, temperature=1.2) for seed in range(300)]
+    assert sample(sampler, logits, rows) == sample(sampler, nudged, rows)
 
 
 def test_host_and_device_draw_the_same_tokens() -> None:
@@ -207,20 +232,12 @@ def test_seeds_of_any_size_sample(sampler: Sampler, seed: int) -> None:
 
 
 @both
-@pytest.mark.parametrize("draw", [1 - 2**-53, 1 - 2**-30])
 @pytest.mark.parametrize("top_p", [0.5, 1.0])
-def test_the_highest_draw_takes_the_last_possible_token(sampler: Sampler, draw: float, top_p: float) -> None:
-    """And none that the nucleus, or a probability of nothing, excludes."""
-    logits = np.full((1, 1000), -np.inf if top_p == 1 else 0.0)
-    logits[0, [3, 5]] = 50.0
-    assert sample(sampler, logits, [make_row(seed_of(draw), top_p=top_p)]) == [5]
-
-
-@both
-def test_the_lowest_draw_takes_the_first_possible_token(sampler: Sampler) -> None:
-    logits = np.full((1, 1000), -np.inf)
-    logits[0, [3, 5]] = 50.0
-    assert sample(sampler, logits, [make_row(seed_of(0.0))]) == [3]
+def test_what_has_no_probability_is_never_drawn(sampler: Sampler, top_p: float) -> None:
+    logits = np.full((200, 1000), -np.inf if top_p == 1 else 0.0)
+    logits[:, [3, 5]] = 50.0
+    tokens = sample(sampler, logits, [make_row(seed, top_p=top_p) for seed in range(200)])
+    assert set(tokens) == {3, 5}
 
 
 @both

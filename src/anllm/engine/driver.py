@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import queue
 import secrets
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,19 @@ class _Open:
     error: AnllmError | None = None
 
 
+class _AtThreadEnd:
+    """Calls back on the thread in whose threading.local() it lies, when that thread ends; also where nobody closed it.
+
+    MLX aborts the process if a thread that used it ends without giving its streams back.
+    """
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def __del__(self) -> None:
+        self._callback()
+
+
 class EngineDriver:
     """Tokens in, tokens out, many requests at once. Use it from one thread (or one event loop), or drive it yourself.
 
@@ -66,6 +80,7 @@ class EngineDriver:
         self._outbox: queue.SimpleQueue[StepEvents] = queue.SimpleQueue()
         self._open: dict[int, _Open] = {}
         self._ids = itertools.count()
+        self._thread_state = threading.local()
         try:
             self._loop = self._thread.submit(self._build, runner_factory, config or SchedulerConfig()).result()
         except BaseException:
@@ -160,6 +175,7 @@ class EngineDriver:
     def _build(self, runner_factory: RunnerFactory, config: SchedulerConfig) -> EngineLoop | None:
         runner = runner_factory()
         self._info = runner.info
+        self._thread_state.end = _AtThreadEnd(self._drop)
         return EngineLoop(runner, config, self._outbox.put)
 
     def _step(self) -> bool:
