@@ -15,6 +15,9 @@ from anllm.core.step import ScheduledSequence, Slot, StepPlan
 from anllm.runner.hook import Function, replace_in_models
 from anllm.runner.kv_store import LayerSlabs
 
+# Where a step's K/V goes in one size class: its capacity, the tokens that go there (None: all), their flat slab rows.
+Target = tuple[int, mx.array | None, mx.array]
+
 # A group of decode rows whose slots fill at least this share of their range is computed over the whole range, in place;
 # sparser ones are gathered first.
 DENSE_SHARE = 0.6
@@ -197,13 +200,16 @@ class Reader(Protocol):
 class RaggedGroup:
     """All tokens of one size class that the ragged kernel takes: decode rows, and tokens of short prefill chunks."""
 
-    def __init__(self, capacity: int, tokens: np.ndarray, slots: np.ndarray, lengths: np.ndarray) -> None:
-        """tokens, slots, lengths: [n]; a token's length is the number of tokens it sees, itself included."""
-        self.tokens = tokens
+    def __init__(
+        self, capacity: int, slots: mx.array, lengths: mx.array, *, longest: int, tokens: np.ndarray | None = None
+    ) -> None:
+        """slots, lengths: int32 [n]; a token's length is the number of tokens it sees, with itself. longest: no less than
+        any length. tokens: which of the step's tokens they are; None is all."""
+        self.tokens = np.arange(slots.size) if tokens is None else tokens
         self._capacity = capacity
-        self._slots = mx.array(slots.astype(np.int32))
-        self._lengths = mx.array(lengths.astype(np.int32))
-        self._longest = int(lengths.max())
+        self._slots = slots
+        self._lengths = lengths
+        self._longest = longest
         self._scales: dict[float, mx.array] = {}
 
     def attend(
@@ -223,6 +229,18 @@ class RaggedGroup:
             window=layer.shape.window,
             sinks=sinks,
         )
+
+
+class Layout(Protocol):
+    """What FlatCache needs to know of a step: positions of its tokens [T]; readers, what each picks of the queries, and
+    the order of the step's tokens among theirs; where the new K/V goes."""
+
+    positions: mx.array
+    readers: list[Reader]
+    picks: list[slice | mx.array]
+    order: mx.array | None
+
+    def targets(self, num_heads: int) -> list[Target]: ...
 
 
 class StepLayout:
@@ -247,7 +265,7 @@ class StepLayout:
         else:
             self.readers = [*_decode_groups(scheduled), *chunks]
         self._set_order()
-        self._targets: dict[int, list[tuple[int, mx.array | None, mx.array]]] = {}
+        self._targets: dict[int, list[Target]] = {}
 
     def _ragged_groups(self, others: Iterable[PrefillChunk]) -> list[RaggedGroup]:
         """By size class, every token that is not in one of the other readers' chunks."""
@@ -258,7 +276,15 @@ class StepLayout:
         for capacity in self.capacities:
             tokens = np.flatnonzero(mine & (self._capacities == capacity))
             if len(tokens):
-                groups.append(RaggedGroup(capacity, tokens, self._slots[tokens], self._positions[tokens] + 1))
+                lengths = self._positions[tokens] + 1
+                group = RaggedGroup(
+                    capacity,
+                    mx.array(self._slots[tokens]),
+                    mx.array(lengths),
+                    longest=int(lengths.max()),
+                    tokens=tokens,
+                )
+                groups.append(group)
         return groups
 
     def _set_order(self) -> None:
@@ -268,19 +294,24 @@ class StepLayout:
         self.order = None if is_sorted else mx.array(np.argsort(order).astype(np.int32))
         self.picks = [_pick(reader.tokens) for reader in self.readers]
 
-    def targets(self, num_heads: int) -> list[tuple[int, mx.array | None, mx.array]]:
-        """Per size class in use: its capacity, the tokens that go there (None for all), and their flat slab rows."""
+    def targets(self, num_heads: int) -> list[Target]:
+        """One for each size class in use."""
         if num_heads not in self._targets:
             self._targets[num_heads] = [self._target(capacity, num_heads) for capacity in self.capacities]
         return self._targets[num_heads]
 
-    def _target(self, capacity: int, num_heads: int) -> tuple[int, mx.array | None, mx.array]:
+    def _target(self, capacity: int, num_heads: int) -> Target:
         mine = np.flatnonzero(self._capacities == capacity)
-        heads = self._slots[mine, None].astype(np.int64) * num_heads + np.arange(num_heads)[None]
-        rows = (heads * capacity + self._positions[mine, None]).reshape(-1)
-        index_type = np.int32 if rows.max(initial=0) < 2**31 else np.int64
+        rows = target_rows(self._slots[mine], self._positions[mine], capacity, num_heads)
         tokens = None if len(mine) == len(self._capacities) else mx.array(mine.astype(np.int32))
-        return capacity, tokens, mx.array(rows.astype(index_type))
+        return capacity, tokens, mx.array(rows)
+
+
+def target_rows(slots: np.ndarray, positions: np.ndarray, capacity: int, num_heads: int) -> np.ndarray:
+    """Flat slab rows [n * num_heads] of n tokens: where their K/V is written. int64 only where it must be."""
+    heads = slots[:, None].astype(np.int64) * num_heads + np.arange(num_heads)[None]
+    rows = (heads * capacity + positions[:, None]).reshape(-1)
+    return rows.astype(np.int32) if rows.max(initial=0) < 2**31 else rows
 
 
 def _pick(tokens: np.ndarray) -> slice | mx.array:
@@ -317,7 +348,7 @@ class FlatCache:
     `offset` is a vector, so RoPE turns each token by its own position.
     """
 
-    def __init__(self, layer: LayerSlabs, layout: StepLayout, kernels: Kernels) -> None:
+    def __init__(self, layer: LayerSlabs, layout: Layout, kernels: Any) -> None:
         self.offset = layout.positions
         self._layer = layer
         self._layout = layout

@@ -23,6 +23,7 @@ from anllm.errors import ModelError
 from anllm.runner.arrays import flat_arrays
 from anllm.runner.attention import Kernels, RaggedKernels, hook_attention
 from anllm.runner.compatible import BuildCache, BuildPart, CompatibleForward, StateStore
+from anllm.runner.compiled import CompiledDecode
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.forward import Forward, Head
 from anllm.runner.kv_store import KVStore, LayerShape
@@ -105,11 +106,22 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[s
     """What builds each way, fast ones first. Each call builds a new one, with stores of its own."""
     head = Head(model)
 
-    def flattened(is_ragged: bool = False) -> ChosenForward:
+    def plain_kinds() -> CacheKinds:
         kinds = analyse(caches)
         if not kinds.is_plain:
             raise UnsuitableError("some layers keep more than K/V")
-        forward = FlattenedForward(head, KVStore(kinds.shapes), kernels, is_ragged=is_ragged)
+        return kinds
+
+    def flattened() -> ChosenForward:
+        kinds = plain_kinds()
+        return ChosenForward(FlattenedForward(head, KVStore(kinds.shapes), kernels), kinds.bytes_per_token, 0)
+
+    def ragged(is_compiled: bool = False) -> ChosenForward:
+        kinds = plain_kinds()
+        assert isinstance(kernels, RaggedKernels)
+        store = KVStore(kinds.shapes)
+        compiled = CompiledDecode(head, store, kernels) if is_compiled else None
+        forward = FlattenedForward(head, store, kernels, is_ragged=True, compiled=compiled)
         return ChosenForward(forward, kinds.bytes_per_token, 0)
 
     def compatible() -> ChosenForward:
@@ -123,7 +135,8 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[s
 
     ways = [("flattened", flattened), ("compatible", compatible), ("sequential", sequential)]
     if isinstance(kernels, RaggedKernels):
-        ways.insert(0, ("flattened", lambda: flattened(is_ragged=True)))
+        ways.insert(0, ("flattened", ragged))
+        ways.insert(0, ("flattened", lambda: ragged(is_compiled=True)))
     return ways
 
 

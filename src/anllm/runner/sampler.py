@@ -43,7 +43,7 @@ def row_keys(row: ScheduledSequence) -> tuple[int, int]:
 
 
 def mix(words: Any) -> Any:
-    """A hash of 32-bit words, an array of NumPy or MLX: lowbias32 (C. Wellons, "Prospecting for Hash Functions", 2018)."""
+    """A hash of 32-bit words, an array of NumPy or MLX: lowbias32 (Wellons, "Prospecting for Hash Functions")."""
     words = words ^ (words >> 16)
     words = words * 0x7FEB352D
     words = words ^ (words >> 15)
