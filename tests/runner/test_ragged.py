@@ -1,10 +1,7 @@
-"""The ragged and the compiled way of a flattened step, with a slow ragged kernel in the place of a backend's own."""
+"""The ragged way of a flattened step, with a slow ragged kernel in the place of a backend's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
@@ -15,7 +12,6 @@ from anllm.core.step import ScheduledSequence, Slot, StepPlan
 from anllm.engine.loop import EngineLoop
 from anllm.runner import attention
 from anllm.runner.attention import RaggedGroup, StepLayout
-from anllm.runner.compiled import CompiledDecode
 from anllm.runner.contract import ChosenForward, choose_forward
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.run import ModelRunner
@@ -27,14 +23,6 @@ from runner.ragged import SlowRaggedKernels
 
 pytestmark = pytest.mark.mlx
 FAMILIES = ["llama", "gemma3_text", "gpt_oss", "qwen3", "starcoder2"]
-
-
-@pytest.fixture
-def compiled() -> Iterator[None]:
-    """Really compile, which the other tests of this room do without."""
-    mx.enable_compile()
-    yield
-    mx.disable_compile()
 
 
 @pytest.fixture(autouse=True)
@@ -58,55 +46,6 @@ def test_ragged_greedy_tokens_are_the_models_own(family: str) -> None:
     assert kernels.calls
     assert any(plan.copies for plan in run.plans)
     assert sum(check_greedy(model, prompt, run.tokens[i]) for i, prompt in enumerate(prompts)) <= 2
-
-
-@pytest.mark.usefixtures("compiled")
-def test_compiled_decode_steps_give_the_models_own_tokens() -> None:
-    model = tiny()
-    prompts = [random_tokens(length, seed=length) for length in (5, 9, 30)]
-    run = run_greedy(choose(model, SlowRaggedKernels()), prompts, max_tokens=10)
-    assert sum(check_greedy(model, prompt, run.tokens[i]) for i, prompt in enumerate(prompts)) <= 1
-
-
-def test_a_program_is_made_once_for_each_bucket_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(mx, "compile", lambda function: made.append(function) or function)
-    model = tiny()
-    run = run_greedy(choose(model, SlowRaggedKernels()), [random_tokens(5, seed=i) for i in range(6)], max_tokens=30)
-    rows = {len(plan.scheduled) for plan in run.plans if all(s.is_decode for s in plan.scheduled)}
-    assert {1, 5, 6} <= rows
-    assert len(made) == 1 + 2  # two rows in the contract test; then one row, and five and six that share a bucket
-
-
-def test_a_program_that_raises_leaves_the_slabs_as_they_were() -> None:
-    model = tiny()
-    forward = choose(model, SlowRaggedKernels()).forward
-    assert isinstance(forward, FlattenedForward)
-    run = run_greedy(ChosenForward(forward, 1024, 0), [random_tokens(20, seed=i) for i in range(2)], max_tokens=1)
-    plan = StepPlan((ScheduledSequence(0, run.plans[0].scheduled[0].slot, 20, (7,), True, 1, SamplingParams()),))
-    before = forward.logits(plan)
-
-    def fail(self: CompiledDecode, *args: object) -> object:
-        raise RuntimeError("boom")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CompiledDecode, "_program", fail)
-        with pytest.raises(RuntimeError, match="boom"):
-            forward.logits(plan)
-    assert mx.allclose(forward.logits(plan), before)
-
-
-def test_steps_of_several_classes_or_with_prompts_are_not_compiled() -> None:
-    def entry(capacity: int, count: int) -> ScheduledSequence:
-        return ScheduledSequence(capacity + count, Slot(capacity, count), 5, (1,) * count, True, 1, SamplingParams())
-
-    forward = choose(tiny(), SlowRaggedKernels()).forward
-    assert isinstance(forward, FlattenedForward)
-    compiled = forward._compiled
-    assert compiled is not None
-    assert compiled.can_run(StepPlan((entry(256, 1),)))
-    assert not compiled.can_run(StepPlan((entry(256, 1), entry(512, 1))))
-    assert not compiled.can_run(StepPlan((entry(256, 1), entry(256, 2))))
 
 
 def test_long_chunks_keep_the_kernel_of_their_own_and_the_order_of_tokens() -> None:

@@ -203,8 +203,8 @@ class RaggedGroup:
     def __init__(
         self, capacity: int, slots: mx.array, lengths: mx.array, *, longest: int, tokens: np.ndarray | None = None
     ) -> None:
-        """slots, lengths: int32 [n]; a token's length is the number of tokens it sees, with itself. longest: no less than
-        any length. tokens: which of the step's tokens they are; None is all."""
+        """slots, lengths: int32 [n]; a token's length is the number of tokens it sees, with itself. longest: no less
+        than any length. tokens: which of the step's tokens they are; None is all."""
         self.tokens = np.arange(slots.size) if tokens is None else tokens
         self._capacity = capacity
         self._slots = slots
@@ -229,18 +229,6 @@ class RaggedGroup:
             window=layer.shape.window,
             sinks=sinks,
         )
-
-
-class Layout(Protocol):
-    """What FlatCache needs to know of a step: positions of its tokens [T]; readers, what each picks of the queries, and
-    the order of the step's tokens among theirs; where the new K/V goes."""
-
-    positions: mx.array
-    readers: list[Reader]
-    picks: list[slice | mx.array]
-    order: mx.array | None
-
-    def targets(self, num_heads: int) -> list[Target]: ...
 
 
 class StepLayout:
@@ -348,7 +336,7 @@ class FlatCache:
     `offset` is a vector, so RoPE turns each token by its own position.
     """
 
-    def __init__(self, layer: LayerSlabs, layout: Layout, kernels: Any) -> None:
+    def __init__(self, layer: LayerSlabs, layout: StepLayout, kernels: Any) -> None:
         self.offset = layout.positions
         self._layer = layer
         self._layout = layout

@@ -23,7 +23,6 @@ from anllm.errors import ModelError
 from anllm.runner.arrays import flat_arrays
 from anllm.runner.attention import Kernels, RaggedKernels, hook_attention
 from anllm.runner.compatible import BuildCache, BuildPart, CompatibleForward, StateStore
-from anllm.runner.compiled import CompiledDecode
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.forward import Forward, Head
 from anllm.runner.kv_store import KVStore, LayerShape
@@ -116,12 +115,9 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[s
         kinds = plain_kinds()
         return ChosenForward(FlattenedForward(head, KVStore(kinds.shapes), kernels), kinds.bytes_per_token, 0)
 
-    def ragged(is_compiled: bool = False) -> ChosenForward:
+    def ragged() -> ChosenForward:
         kinds = plain_kinds()
-        assert isinstance(kernels, RaggedKernels)
-        store = KVStore(kinds.shapes)
-        compiled = CompiledDecode(head, store, kernels) if is_compiled else None
-        forward = FlattenedForward(head, store, kernels, is_ragged=True, compiled=compiled)
+        forward = FlattenedForward(head, KVStore(kinds.shapes), kernels, is_ragged=True)
         return ChosenForward(forward, kinds.bytes_per_token, 0)
 
     def compatible() -> ChosenForward:
@@ -136,7 +132,6 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[s
     ways = [("flattened", flattened), ("compatible", compatible), ("sequential", sequential)]
     if isinstance(kernels, RaggedKernels):
         ways.insert(0, ("flattened", ragged))
-        ways.insert(0, ("flattened", lambda: ragged(is_compiled=True)))
     return ways
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from anllm.core.step import PENDING, StepPlan
 from anllm.runner.attention import FlatCache, Kernels, StepLayout
-from anllm.runner.compiled import CompiledDecode
 from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore
 
@@ -40,17 +39,8 @@ class FlattenedForward:
 
     name = "flattened"
 
-    def __init__(
-        self,
-        head: Head,
-        store: KVStore,
-        kernels: Kernels,
-        *,
-        is_ragged: bool = False,
-        compiled: CompiledDecode | None = None,
-    ) -> None:
-        """is_ragged: kernels are RaggedKernels too, and to be used as such. compiled: takes the steps that it can."""
-        self._compiled = compiled
+    def __init__(self, head: Head, store: KVStore, kernels: Kernels, *, is_ragged: bool = False) -> None:
+        """is_ragged: kernels are RaggedKernels too, and are to be used as such."""
         self._head = head
         self._store = store
         self._kernels = kernels
@@ -65,9 +55,6 @@ class FlattenedForward:
         """As logits(), but nothing is evaluated: the logits, and the slabs that the step writes to. PENDING tokens are
         those of `last`."""
         self._store.apply(plan.resizes, plan.copies)
-        if self._compiled is not None and self._compiled.can_run(plan):
-            token_ids = np.array([s.token_ids[0] for s in plan.scheduled], np.int32)
-            return self._compiled.begin(plan, mx.array(token_ids) if last is None else last.fill(token_ids, plan))
         layout = StepLayout(plan, is_ragged=self._is_ragged)
         cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
         tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)

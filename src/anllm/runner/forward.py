@@ -90,10 +90,6 @@ class Head:
         with self._gate.positions.only(rows[:, None], columns[:, None]):
             return self._model(tokens, cache=cache)[:, 0]
 
-    def all(self, tokens: mx.array, cache: list[Any]) -> mx.array:
-        """Logits [batch, time, vocab] at all positions."""
-        return self._model(tokens, cache=cache)
-
     def skip(self, tokens: mx.array, cache: list[Any]) -> None:
         """Call the model for its K/V only; nothing of the head is computed."""
         self._model(tokens, cache=cache)

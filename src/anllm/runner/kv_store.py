@@ -52,14 +52,6 @@ class LayerSlabs:
         self._keys[capacity][index] = keys.reshape(-1, self.shape.key_dim).astype(self.shape.dtype)
         self._values[capacity][index] = values.reshape(-1, self.shape.value_dim).astype(self.shape.dtype)
 
-    def take_slabs(self, capacity: int) -> tuple[mx.array, mx.array]:
-        """Keys and values of this capacity, no longer held here, so that a function may write to them in place."""
-        return self._keys.pop(capacity), self._values.pop(capacity)
-
-    def put_slabs(self, capacity: int, keys: mx.array, values: mx.array) -> None:
-        """The inverse of take_slabs."""
-        self._keys[capacity], self._values[capacity] = keys, values
-
     def arrays(self, capacities: Iterable[int]) -> list[mx.array]:
         """The slabs of these capacities, to be evaluated."""
         return [slabs[c] for c in capacities for slabs in (self._keys, self._values)]
