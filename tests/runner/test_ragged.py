@@ -16,6 +16,7 @@ from anllm.runner.contract import ChosenForward, choose_forward
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.run import ModelRunner
 from anllm.runner.sampler import DeviceSampler
+from anllm.runner.seen import SeenTokens
 from anllm.scheduler import scheduler as scheduler_module
 from runner.families import VOCAB, WINDOW, tiny
 from runner.greedy import MAX_MODEL_LEN, check_greedy, random_tokens, run_greedy
@@ -71,6 +72,7 @@ class AheadRunner(ModelRunner):
     def __init__(self, model: nn.Module) -> None:
         chosen = choose(model, SlowRaggedKernels())
         self._forward, self._sampler, self._last = chosen.forward, DeviceSampler(), None
+        self._seen = SeenTokens()
         per_token = max(chosen.bytes_per_token, 1)
         self.info = EngineInfo("test", "", 6 * 256 * per_token, per_token, MAX_MODEL_LEN, VOCAB, "flattened", "", ())
 

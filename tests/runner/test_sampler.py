@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from anllm.core.request import SamplingParams
-from anllm.core.step import ScheduledSequence, Slot
-from anllm.runner.sampler import NOT_A_NUMBER, DeviceSampler, HostSampler, Sampler, device_noise, host_noise, row_keys
+from anllm.core.step import ScheduledSequence, Slot, StepResult
+from anllm.runner.noise import device_noise, host_noise, row_keys
+from anllm.runner.sampler import NOT_A_NUMBER, DeviceSampler, HostSampler, Sampler
+from anllm.runner.seen import Seen
 
 pytestmark = pytest.mark.mlx
 
@@ -20,12 +24,13 @@ SAMPLERS = [HostSampler(), DeviceSampler()]
 both = pytest.mark.parametrize("sampler", SAMPLERS, ids=["host", "device"])
 
 
-def make_row(seed: int | None = 0, index: int = 0, **params: float) -> ScheduledSequence:
+def make_row(seed: int | None = 0, index: int = 0, **params: Any) -> ScheduledSequence:
     return ScheduledSequence(0, Slot(256, 0), 0, (1,), True, index, SamplingParams(seed=seed, **params))
 
 
 def sample(sampler: Sampler, logits: np.ndarray, rows: list[ScheduledSequence]) -> list[int]:
-    return sampler.sample(mx.array(logits.astype(np.float32)), rows)
+    result = sampler.draw(mx.array(logits.astype(np.float32)), rows, [None] * len(rows)).read()
+    return list(result.token_ids)
 
 
 def random_logits(rows: int, vocab: int, seed: int = 0, scale: float = 2.0) -> np.ndarray:
@@ -297,4 +302,130 @@ def test_the_highest_temperatures_are_uniform(sampler: Sampler) -> None:
 def test_logits_of_every_float_type_are_taken(sampler: Sampler, dtype: mx.Dtype) -> None:
     logits = mx.array(random_logits(3, 50)).astype(dtype)
     mx.eval(logits)
-    assert sampler.sample(logits, [make_row(temperature=0)] * 3) == logits.astype(mx.float32).argmax(axis=-1).tolist()
+    tokens = sampler.draw(logits, [make_row(temperature=0)] * 3, [None] * 3).read().token_ids
+    assert list(tokens) == logits.astype(mx.float32).argmax(axis=-1).tolist()
+
+
+# -- penalties, bias, filters ------------------------------------------------------------------------------------------
+
+
+def draw(
+    sampler: Sampler, logits: np.ndarray, rows: list[ScheduledSequence], seen: list[Seen | None] | None = None
+) -> StepResult:
+    return sampler.draw(mx.array(logits.astype(np.float32)), rows, seen or [None] * len(rows)).read()
+
+
+def slow_changed(logits: np.ndarray, row: ScheduledSequence, prompt: list[int], output: list[int]) -> list[float]:
+    """Bias, bans and penalties by the book, token by token."""
+    p, changed = row.params, []
+    for token, logit in enumerate(logits.astype(np.float64)):
+        logit += dict(p.logit_bias).get(token, 0.0)
+        if token in row.banned_token_ids:
+            logit = -math.inf
+        if token in prompt or token in output:
+            logit = logit / p.repetition_penalty if logit > 0 else logit * p.repetition_penalty
+        logit -= p.frequency_penalty * output.count(token) + p.presence_penalty * (token in output)
+        changed.append(logit)
+    return changed
+
+
+def seen_of(prompt: list[int], output: list[int]) -> Seen:
+    ids = sorted({*prompt, *output})
+    return Seen(np.array(ids, np.int32), np.array([output.count(i) for i in ids], np.int32))
+
+
+@both
+def test_bias_bans_and_penalties_are_those_of_the_slow_way(sampler: Sampler) -> None:
+    generator = random.Random(2)
+    logits = random_logits(60, 80)
+    rows, seen, expected = [], [], []
+    for i in range(60):
+        prompt, output = ([generator.randrange(80) for _ in range(generator.randrange(40))] for _ in range(2))
+        row = replace(
+            make_row(
+                temperature=0,
+                repetition_penalty=generator.choice([1, 1.5, 0.7]),
+                presence_penalty=generator.choice([0, 0, 1.5, -2]),
+                frequency_penalty=generator.choice([0, 0, 0.5, -0.3]),
+                logit_bias=tuple((generator.randrange(80), generator.uniform(-5, 5)) for _ in range(i % 2)),
+            ),
+            banned_token_ids=tuple(generator.sample(range(80), i % 3)),
+        )
+        rows.append(row)
+        seen.append(seen_of(prompt, output) if row.params.has_penalties else None)
+        expected.append(int(np.argmax(slow_changed(logits[i], row, prompt, output))))
+    assert list(draw(sampler, logits, rows, seen).token_ids) == expected
+
+
+@both
+@pytest.mark.parametrize(
+    "params", [{"top_k": 1}, {"top_k": 3}, {"min_p": 0.4}, {"top_k": 5, "top_p": 0.7, "min_p": 0.1}]
+)
+def test_filters_leave_the_tokens_of_the_slow_way(sampler: Sampler, params: dict[str, float]) -> None:
+    logits = random_logits(1, 40)[0]
+    order = np.argsort(-logits)
+    p = slow_probabilities(logits, 1.0, 1.0)
+    allowed = set(order[: params.get("top_k", 40)].tolist())
+    kept = np.where(np.isin(np.arange(40), list(allowed)), p, 0)
+    if "top_p" in params:
+        mass = np.cumsum(kept[order]) / kept.sum()
+        allowed &= set(order[: int(np.searchsorted(mass, params["top_p"])) + 1].tolist())
+    allowed &= set(np.flatnonzero(p >= params.get("min_p", 0) * p.max()).tolist())
+    rows = [make_row(seed, **params) for seed in range(600)]
+    assert set(draw(sampler, np.tile(logits, (600, 1)), rows).token_ids) == allowed
+
+
+@both
+def test_rows_with_and_without_penalties_do_not_touch_each_other(sampler: Sampler) -> None:
+    logits = np.tile(random_logits(1, 50), (3, 1))
+    best = int(logits[0].argmax())
+    rows = [make_row(temperature=0), make_row(temperature=0, presence_penalty=2), make_row(temperature=0)]
+    rows[2] = replace(rows[2], banned_token_ids=(best,))
+    tokens = draw(sampler, logits - 10, rows, [None, seen_of([], [best] * 9), None]).token_ids
+    assert tokens[0] == best
+    assert tokens[2] != best
+
+
+@both
+def test_a_bias_of_a_hundred_decides(sampler: Sampler) -> None:
+    row = make_row(3, temperature=1.0, logit_bias=((17, 100.0),))
+    assert list(draw(sampler, random_logits(1, 50), [row]).token_ids) == [17]
+
+
+# -- log probabilities -------------------------------------------------------------------------------------------------
+
+
+@both
+def test_logprobs_are_the_models_own(sampler: Sampler) -> None:
+    logits = random_logits(4, 60)
+    rows = [
+        make_row(temperature=0, logprobs=3),
+        make_row(1, temperature=1.5, logprobs=0, logit_bias=((5, 9.0),)),
+        make_row(temperature=0),
+        make_row(2, temperature=0.7, top_p=0.5, logprobs=60),
+    ]
+    result = draw(sampler, logits, rows)
+    assert result.logprobs[2] is None
+    for i, number in ((0, 3), (1, 0), (3, 60)):
+        expected = np.log(slow_probabilities(logits[i], 1.0, 1.0))
+        told = result.logprobs[i]
+        assert told is not None
+        assert told.logprob == pytest.approx(expected[result.token_ids[i]], abs=1e-4)
+        order = np.argsort(-expected)[:number]
+        assert [token for token, _ in told.top] == order.tolist()
+        assert [value for _, value in told.top] == pytest.approx(expected[order].tolist(), abs=1e-4)
+
+
+@both
+def test_impossible_tokens_have_finite_logprobs(sampler: Sampler) -> None:
+    logits = np.full((1, 10), -np.inf)
+    logits[0, 3] = 1.0
+    told = draw(sampler, logits, [make_row(temperature=0, logprobs=10)]).logprobs[0]
+    assert told is not None
+    assert told.logprob == pytest.approx(0.0)
+    assert all(math.isfinite(value) for _, value in told.top)
+
+
+@both
+def test_nobody_who_asks_gets_no_logprobs(sampler: Sampler) -> None:
+    assert not draw(sampler, random_logits(2, 10), [make_row(), make_row()]).logprobs

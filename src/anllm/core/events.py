@@ -25,11 +25,22 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model itself thought of a token: its log probability (natural, at temperature 1, before any change), and
+    the most likely tokens with theirs, the likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
-    """New tokens of a sequence, in order. An end token is among them if one was sampled."""
+    """New tokens of a sequence, in order. An end token is among them if one was sampled. logprobs: one for each token
+    if the request asks for them, else empty."""
 
     request_id: int
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

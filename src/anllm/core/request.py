@@ -31,6 +31,15 @@ class SamplingParams:
     stop: strings that end the text. Applied where tokens become text; the engine itself knows tokens only.
     stop_token_ids: tokens that end the sequence, besides the model's own end tokens.
     ignore_eos: go on past the model's own end tokens.
+    top_k: draw among this many most likely tokens only; 0 is all of them.
+    min_p: draw among tokens at least this share as likely as the most likely one only, [0, 1].
+    repetition_penalty: logits of tokens in prompt or output are divided by it if positive, multiplied if negative
+        (Keskar et al., arXiv:1909.05858); above 0.
+    presence_penalty, frequency_penalty: taken off the logit of a token in the output, once, and each time it occurs.
+    logit_bias: (token id, what is added to its logit), each token at most once.
+    min_tokens: no end token before so many tokens.
+    logprobs: tell for each token its log probability, and those of this many most likely ones; None tells nothing. They
+        are those of the model itself: before penalties, bias, temperature and all filters.
 
     Raises ValueError with the name, the rule and the value for anything out of range.
     """
@@ -43,6 +52,14 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.temperature >= 0 and math.isfinite(self.temperature), "temperature", ">= 0", self.temperature)
@@ -50,6 +67,19 @@ class SamplingParams:
         _require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", ">= 1", self.max_tokens)
         _require(self.n >= 1, "n", ">= 1", self.n)
         _require(all(self.stop), "stop", "free of empty strings", self.stop)
+        _require(self.top_k >= 0, "top_k", ">= 0", self.top_k)
+        _require(0 <= self.min_p <= 1, "min_p", "from 0 to 1", self.min_p)
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require(math.isfinite(getattr(self, name)), name, "finite", getattr(self, name))
+        _require(0 < self.repetition_penalty < math.inf, "repetition_penalty", "> 0", self.repetition_penalty)
+        _require(all(math.isfinite(bias) for _, bias in self.logit_bias), "logit_bias", "finite", self.logit_bias)
+        _require(self.min_tokens >= 0, "min_tokens", ">= 0", self.min_tokens)
+        _require(self.logprobs is None or self.logprobs >= 0, "logprobs", ">= 0", self.logprobs)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether drawing needs to know which tokens there are already."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def for_choice(self, index: int, seed: int) -> SamplingParams:
         """The parameters of answer `index` of n, for the engine: one sequence, tokens only, a seed of its own.

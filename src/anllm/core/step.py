@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from anllm.core.events import EngineInfo
+from anllm.core.events import EngineInfo, TokenLogprobs
 from anllm.core.request import SamplingParams
 
 # Stands for the token that the step before this one sampled for the same sequence, where nobody has read it yet.
@@ -47,6 +47,7 @@ class ScheduledSequence:
     """Compute `token_ids` at positions [start, start + len(token_ids)) of the sequence in `slot`.
 
     If `sample` is set, the logits after the last of them give token number `token_index` of the output.
+    The first num_prompt_tokens positions of the sequence are prompt, the rest output. banned_token_ids can't be drawn.
     One token with `sample` set is a decode row; anything else is a chunk of prefill. The last token may be PENDING.
     """
 
@@ -57,6 +58,8 @@ class ScheduledSequence:
     sample: bool
     token_index: int
     params: SamplingParams
+    num_prompt_tokens: int = 0
+    banned_token_ids: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -85,9 +88,13 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The sampled token of each entry of the plan that has `sample` set, in the plan's order."""
+    """The sampled token of each entry of the plan that has `sample` set, in the plan's order.
+
+    logprobs: one for each of them, None for those that don't ask; empty if none asks.
+    """
 
     token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs | None] = ()
 
 
 class InFlight(Protocol):

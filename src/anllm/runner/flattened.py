@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import mlx.core as mx
 import numpy as np
 
@@ -19,6 +21,11 @@ class SampledTokens:
         self._tokens = tokens
         sampled = [s.request_id for s in plan.scheduled if s.sample]
         self._rows = {request_id: row for row, request_id in enumerate(sampled)}
+
+    def by_request(self) -> dict[int, int]:
+        """The tokens themselves, by request; waits for them."""
+        token_ids = cast("list[int]", self._tokens.tolist())
+        return {request_id: token_ids[row] for request_id, row in self._rows.items()}
 
     def fill(self, token_ids: np.ndarray, plan: StepPlan) -> mx.array:
         """The tokens [T] of a plan, where token_ids has PENDING for some: each its sequence's token from here."""

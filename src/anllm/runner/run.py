@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import cast
 
 import mlx.core as mx
 
@@ -19,7 +18,8 @@ from anllm.runner.build import RunnerSettings
 from anllm.runner.contract import ChosenForward, choose_forward, vocabulary_size
 from anllm.runner.flattened import FlattenedForward, SampledTokens
 from anllm.runner.model import LoadedModel, load
-from anllm.runner.sampler import DeviceSampler
+from anllm.runner.sampler import DeviceDrawn, DeviceSampler, Drawn
+from anllm.runner.seen import SeenTokens
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class ModelRunner:
         chosen = choose_forward(loaded.model, backend.kernels, settings.model.execution, vocab_size)
         self._forward = chosen.forward
         self._sampler = backend.sampler
+        self._seen = SeenTokens()
         self._last: SampledTokens | None = None  # of the step submitted last
         working_bytes = self._warm_up(settings.scheduler)
         limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
@@ -68,23 +69,30 @@ class ModelRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         """The plain way: compute, then sample, then return."""
+        self._seen.follow(plan, {})
         logits = self._forward.logits(plan)
-        if logits is None:
-            return StepResult([])
-        return StepResult(self._sampler.sample(logits, [s for s in plan.scheduled if s.sample]))
+        return StepResult([]) if logits is None else self._draw(logits, plan).read()
+
+    def _draw(self, logits: mx.array, plan: StepPlan) -> Drawn:
+        rows = [s for s in plan.scheduled if s.sample]
+        return self._sampler.draw(logits, rows, [self._seen.of(row) for row in rows])
 
     def _begin(self, plan: StepPlan) -> InFlight:
         """Submit the whole step, sampling included, and wait for nothing."""
         assert isinstance(self._forward, FlattenedForward)
         assert isinstance(self._sampler, DeviceSampler)
+        if any(s.params.has_penalties for s in plan.scheduled):
+            # Penalties depend on the token before, so these steps wait for it; others don't pay for them.
+            self._seen.follow(plan, {} if self._last is None else self._last.by_request())
         logits, touched = self._forward.begin(plan, self._last)
         if logits is None:
             mx.async_eval(touched)
             return _Computing(None)
-        tokens = self._sampler.draw(logits, [s for s in plan.scheduled if s.sample])
-        mx.async_eval(tokens, *touched)
-        self._last = SampledTokens(tokens, plan)
-        return _Computing(tokens)
+        drawn = self._draw(logits, plan)
+        assert isinstance(drawn, DeviceDrawn)
+        mx.async_eval(*drawn.arrays, *touched)
+        self._last = SampledTokens(drawn.tokens, plan)
+        return _Computing(drawn)
 
     def release(self) -> None:
         mx.clear_cache()
@@ -125,11 +133,11 @@ class _Done:
 class _Computing:
     """A step on the device."""
 
-    def __init__(self, tokens: mx.array | None) -> None:
-        self._tokens = tokens
+    def __init__(self, drawn: Drawn | None) -> None:
+        self._drawn = drawn
 
     def result(self) -> StepResult:
-        return StepResult([] if self._tokens is None else cast("list[int]", self._tokens.tolist()))
+        return StepResult([]) if self._drawn is None else self._drawn.read()
 
 
 def longest_sequence(loaded: LoadedModel, chosen: ChosenForward, budget_bytes: int, wanted: int | None) -> int:

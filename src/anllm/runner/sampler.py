@@ -14,75 +14,119 @@ HostSampler (NumPy) and DeviceSampler (MLX) follow the same rule and are tested 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import mlx.core as mx
 import numpy as np
 
-from anllm.core.step import ScheduledSequence
+from anllm.core.events import TokenLogprobs
+from anllm.core.step import ScheduledSequence, StepResult
+from anllm.runner.noise import device_noise, host_noise, row_keys
+from anllm.runner.seen import Seen
 
-MASK_64, MASK_32 = 2**64 - 1, 2**32 - 1
-STRIDE = 0x9E3779B1  # between the hashed words of neighbouring tokens; odd, so that all words differ
 NOT_A_NUMBER = -1  # the "token" of a row whose logits are not numbers
 SMALLEST_TEMPERATURE = 1e-6  # below it nothing changes any more, but 1 / temperature would leave float32
+LOWEST_LOGPROB = -9999.0  # what OpenAI's API has for "next to impossible"; JSON has no minus infinity
 
 
-class Sampler(Protocol):
-    def sample(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> list[int]:
-        """logits: [rows, vocab], evaluated. One token per row; NOT_A_NUMBER where the logits are broken."""
+class Drawn(Protocol):
+    """The tokens of a step's rows, perhaps not computed yet."""
+
+    @property
+    def tokens(self) -> mx.array:
+        """int32 [rows]; NOT_A_NUMBER where the logits are broken."""
+        ...
+
+    def read(self) -> StepResult:
+        """Wait for them, and for the log probabilities of those rows that ask."""
         ...
 
 
-def row_keys(row: ScheduledSequence) -> tuple[int, int]:
-    """Two 32-bit keys for draw `token_index` of the row's seed: SplitMix64 (Steele et al., OOPSLA 2014) of both."""
-    z = ((row.params.seed or 0) * 0xD1342543DE82EF95 + (row.token_index + 1) * 0x9E3779B97F4A7C15) & MASK_64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK_64
-    z ^= z >> 31
-    return z >> 32, z & MASK_32
+class Sampler(Protocol):
+    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> Drawn:
+        """logits: [rows, vocab]. One token per row. seen: for rows with penalties the tokens that are there already."""
+        ...
 
 
-def mix(words: Any) -> Any:
-    """A hash of 32-bit words, an array of NumPy or MLX: lowbias32 (Wellons, "Prospecting for Hash Functions")."""
-    words = words ^ (words >> 16)
-    words = words * 0x7FEB352D
-    words = words ^ (words >> 15)
-    words = words * 0x846CA68B
-    return words ^ (words >> 16)
+def is_greedy(row: ScheduledSequence) -> bool:
+    return row.params.temperature == 0 or row.params.top_p == 0 or row.params.top_k == 1
 
 
-def host_noise(key: tuple[int, int], vocab_size: int) -> np.ndarray:
-    """[vocab] float64, exponentially distributed with mean 1."""
-    words = mix(mix(np.arange(vocab_size, dtype=np.uint32) * np.uint32(STRIDE) + np.uint32(key[0])) ^ np.uint32(key[1]))
-    return -np.log1p(-(words + 0.5) * 2.0**-32)
+def added(row: ScheduledSequence) -> tuple[list[int], list[float]]:
+    """Tokens, and what is added to their logits: bias, and minus infinity for banned ones."""
+    tokens = [token for token, _ in row.params.logit_bias] + list(row.banned_token_ids)
+    values = [bias for _, bias in row.params.logit_bias] + [-np.inf] * len(row.banned_token_ids)
+    return tokens, values
 
 
-def device_noise(keys: Sequence[tuple[int, int]], vocab_size: int) -> mx.array:
-    """[rows, vocab] float32: as host_noise. Its small values, which decide, are as fine as float32 allows."""
-    first, second = (mx.array([key[i] for key in keys], mx.uint32)[:, None] for i in (0, 1))
-    words = mix(mix(mx.arange(vocab_size, dtype=mx.uint32)[None] * STRIDE + first) ^ second)
-    return -mx.log1p(-(words.astype(mx.float32) + 0.5) * 2.0**-32)
+# -- on the host -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostDrawn:
+    """Drawn, all there."""
+
+    result: StepResult
+
+    @property
+    def tokens(self) -> mx.array:
+        return mx.array(list(self.result.token_ids), mx.int32)
+
+    def read(self) -> StepResult:
+        return self.result
 
 
 class HostSampler:
     """In NumPy: the quickest on a CPU, where logits are in host memory anyway."""
 
-    def sample(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> list[int]:
+    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> HostDrawn:
         host = np.array(logits.astype(mx.float32), copy=False)
-        return [self._sample_row(row_logits, row) for row_logits, row in zip(host, rows, strict=True)]
+        tokens = [self._draw_row(*one) for one in zip(host, rows, seen, strict=True)]
+        asks = any(row.params.logprobs is not None for row in rows)
+        told = [host_logprobs(*one) for one in zip(host, rows, tokens, strict=True)] if asks else ()
+        return HostDrawn(StepResult(tokens, told))
 
-    def _sample_row(self, logits: np.ndarray, row: ScheduledSequence) -> int:
+    def _draw_row(self, logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> int:
         """logits: [vocab] float32"""
-        best = int(logits.argmax())  # NaN wins any comparison, so it is found here
-        if not np.isfinite(logits[best]):
+        if not np.isfinite(logits[logits.argmax()]):  # NaN wins any comparison, so it is found here
             return NOT_A_NUMBER
-        params = row.params
-        if params.temperature == 0 or params.top_p == 0:
+        logits = changed(logits, row, seen)
+        best = int(logits.argmax())
+        if is_greedy(row) or not np.isfinite(logits[best]):
             return best
+        params = row.params
         scores = (logits.astype(np.float64) - logits[best]) / max(params.temperature, SMALLEST_TEMPERATURE)
-        if params.top_p < 1:
-            scores = np.where(keep_nucleus(np.exp(scores), params.top_p) > 0, scores, -np.inf)
+        if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
+            weights = np.exp(scores)
+            if 0 < params.top_k < len(weights):
+                weights = keep_likeliest(weights, params.top_k)
+            if params.top_p < 1:
+                weights = keep_nucleus(weights, params.top_p)
+            scores = np.where((weights > 0) & (weights >= params.min_p), scores, -np.inf)
         return int((scores - np.log(host_noise(row_keys(row), len(scores)))).argmax())
+
+
+def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> np.ndarray:
+    """Logits [vocab] with bias, bans and penalties; the same array where there are none."""
+    tokens, values = added(row)
+    if not tokens and seen is None:
+        return logits
+    logits = logits.copy()
+    if tokens:
+        np.add.at(logits, tokens, values)
+    if seen is not None:
+        params, mine = row.params, logits[seen.ids]
+        mine = np.where(mine > 0, mine / params.repetition_penalty, mine * params.repetition_penalty)
+        mine -= params.frequency_penalty * seen.counts + params.presence_penalty * (seen.counts > 0)
+        logits[seen.ids] = mine
+    return logits
+
+
+def keep_likeliest(weights: np.ndarray, top_k: int) -> np.ndarray:
+    """Zero all but the top_k most likely tokens; ties at the edge stay."""
+    edge = np.partition(weights, -top_k)[-top_k]
+    return np.where(weights >= edge, weights, 0.0)
 
 
 def keep_nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
@@ -98,36 +142,132 @@ def keep_nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
     return np.where(weights >= edge, weights, 0.0)
 
 
+def host_logprobs(logits: np.ndarray, row: ScheduledSequence, token: int) -> TokenLogprobs | None:
+    """Of the model's own logits [vocab]; None if the row does not ask."""
+    number = row.params.logprobs
+    if number is None or token == NOT_A_NUMBER:
+        return None
+    exact = logits.astype(np.float64)
+    logprobs = exact - exact.max() - np.log(np.exp(exact - exact.max()).sum())
+    likeliest = np.argpartition(-logprobs, number - 1)[:number] if 0 < number < len(logprobs) else np.arange(number)
+    likeliest = likeliest[np.argsort(-logprobs[likeliest], kind="stable")]
+    top = tuple((int(i), max(float(logprobs[i]), LOWEST_LOGPROB)) for i in likeliest)
+    return TokenLogprobs(max(float(logprobs[token]), LOWEST_LOGPROB), top)
+
+
+# -- on the device -----------------------------------------------------------------------------------------------------
+
+
+class DeviceDrawn:
+    """Drawn, still being computed."""
+
+    def __init__(self, tokens: mx.array, logits: mx.array, rows: Sequence[ScheduledSequence]) -> None:
+        """logits: the model's own, float32 [rows, vocab], for rows that ask for log probabilities."""
+        self.tokens = tokens
+        self._num_rows = len(rows)
+        self._asking = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
+        self._numbers = [rows[i].params.logprobs or 0 for i in self._asking]
+        if self._asking:
+            self._sampled, self._likeliest, self._top = self._logprobs(logits[mx.array(self._asking)])
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What is to be computed."""
+        return [self.tokens, *((self._sampled, self._likeliest, self._top) if self._asking else ())]
+
+    def read(self) -> StepResult:
+        token_ids = cast("list[int]", self.tokens.tolist())
+        if not self._asking:
+            return StepResult(token_ids)
+        told: list[TokenLogprobs | None] = [None] * self._num_rows
+        columns = (self._sampled.tolist(), self._likeliest.tolist(), self._top.tolist(), self._numbers)
+        for row, sampled, ids, values, number in zip(self._asking, *cast("Any", columns), strict=True):
+            told[row] = TokenLogprobs(sampled, tuple(zip(ids[:number], values[:number], strict=True)))
+        return StepResult(token_ids, told)
+
+    def _logprobs(self, logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        """logits: [asking, vocab]. Log probabilities of the sampled tokens [asking], and the most likely tokens with
+        theirs, [asking, most that anybody asks for]."""
+        logprobs = mx.maximum(logits - mx.logsumexp(logits, axis=-1, keepdims=True), LOWEST_LOGPROB)
+        tokens = mx.maximum(self.tokens[mx.array(self._asking)], 0)
+        sampled = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
+        most = max(min(max(self._numbers), logits.shape[-1]), 1)
+        likeliest = mx.argpartition(-logprobs, most - 1, axis=-1)[:, :most]
+        order = mx.argsort(-mx.take_along_axis(logprobs, likeliest, axis=-1), axis=-1)
+        likeliest = mx.take_along_axis(likeliest, order, axis=-1)
+        return sampled, likeliest, mx.take_along_axis(logprobs, likeliest, axis=-1)
+
+
 class DeviceSampler:
     """In MLX, on the device: logits stay there, only token ids come back."""
 
-    BISECTIONS = 24  # halvings of the interval in which the nucleus' edge lies; float32 has as many bits
+    BISECTIONS = 24  # halvings of the interval in which an edge lies; float32 has as many bits
 
-    def sample(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> list[int]:
-        return cast("list[int]", self.draw(logits, rows).tolist())
+    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> DeviceDrawn:
+        own = logits.astype(mx.float32)
+        top = mx.take_along_axis(own, mx.argmax(own, axis=-1)[:, None], axis=-1)[:, 0]
+        logits = self._changed(own, rows, seen)
+        tokens = mx.argmax(logits, axis=-1)
+        if not all(map(is_greedy, rows)):
+            tokens = mx.where(mx.array(list(map(is_greedy, rows))), tokens, self._drawn(logits, rows))
+        return DeviceDrawn(mx.where(mx.isfinite(top), tokens.astype(mx.int32), NOT_A_NUMBER), own, rows)
 
-    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> mx.array:
-        """As sample(), int32 [rows], not evaluated."""
-        logits = logits.astype(mx.float32)
-        best = mx.argmax(logits, axis=-1)
-        tokens = best
-        if any(row.params.temperature > 0 and row.params.top_p > 0 for row in rows):
-            tokens = mx.where(self._greedy(rows), best, self._drawn(logits, rows))
-        top = mx.take_along_axis(logits, best[:, None], axis=-1)[:, 0]
-        return mx.where(mx.isfinite(top), tokens.astype(mx.int32), NOT_A_NUMBER)
+    def _changed(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> mx.array:
+        """Logits [rows, vocab] with bias, bans and penalties; all rows in one go."""
+        sums = [added(row) for row in rows]
+        if any(tokens for tokens, _ in sums):
+            index = mx.array(np.repeat(np.arange(len(rows)), [len(tokens) for tokens, _ in sums]))
+            tokens = mx.array([token for tokens, _ in sums for token in tokens])
+            logits = logits.at[index, tokens].add(mx.array([value for _, values in sums for value in values]))
+        penalised = [i for i, one in enumerate(seen) if one is not None]
+        if penalised:
+            logits = self._penalised(logits, penalised, rows, [one for one in seen if one is not None])
+        return logits
 
-    def _greedy(self, rows: Sequence[ScheduledSequence]) -> mx.array:
-        return mx.array([row.params.temperature == 0 or row.params.top_p == 0 for row in rows])
+    def _penalised(
+        self, logits: mx.array, which: list[int], rows: Sequence[ScheduledSequence], seen: Sequence[Seen]
+    ) -> mx.array:
+        sizes = [len(one.ids) for one in seen]
+
+        def spread(values: list[float]) -> mx.array:
+            return mx.array(np.repeat(np.array(values, np.float32), sizes))
+
+        params = [rows[i].params for i in which]
+        index, tokens = mx.array(np.repeat(which, sizes)), mx.array(np.concatenate([one.ids for one in seen]))
+        counts = mx.array(np.concatenate([one.counts for one in seen]))
+        mine, repetition = logits[index, tokens], spread([p.repetition_penalty for p in params])
+        mine = mx.where(mine > 0, mine / repetition, mine * repetition)
+        mine -= spread([p.frequency_penalty for p in params]) * counts
+        mine -= spread([p.presence_penalty for p in params]) * (counts > 0)
+        changed = mx.array(logits)
+        changed[index, tokens] = mine
+        return changed
 
     def _drawn(self, logits: mx.array, rows: Sequence[ScheduledSequence]) -> mx.array:
         """[rows, vocab] -> [rows]"""
-        temperature = mx.array([max(row.params.temperature, SMALLEST_TEMPERATURE) for row in rows])[:, None]
+        params = [row.params for row in rows]
+        temperature = mx.array([max(p.temperature, SMALLEST_TEMPERATURE) for p in params])[:, None]
         scores = (logits - logits.max(axis=-1, keepdims=True)) / temperature
-        if any(row.params.top_p < 1 for row in rows):
-            kept = self._keep_nucleus(mx.exp(scores), mx.array([row.params.top_p for row in rows])[:, None])
-            scores = mx.where(kept > 0, scores, -mx.inf)
+        if any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params):
+            weights = mx.exp(scores)
+            if any(p.top_k > 0 for p in params):
+                numbers = mx.array([p.top_k or logits.shape[-1] for p in params])[:, None]
+                weights = self._keep_likeliest(weights, numbers)
+            if any(p.top_p < 1 for p in params):
+                weights = self._keep_nucleus(weights, mx.array([p.top_p for p in params])[:, None])
+            kept = (weights > 0) & (weights >= mx.array([p.min_p for p in params])[:, None])
+            scores = mx.where(kept, scores, -mx.inf)
         noise = device_noise([row_keys(row) for row in rows], logits.shape[-1])
         return mx.argmax(scores - mx.log(noise), axis=-1)
+
+    def _keep_likeliest(self, weights: mx.array, top_k: mx.array) -> mx.array:
+        """By search for the edge: the largest weight such that at least top_k are no lighter."""
+        low, high = mx.zeros(top_k.shape), mx.ones(top_k.shape)
+        for _ in range(2 * self.BISECTIONS):  # of the logarithm's range too: the edge may be a tiny weight
+            middle = mx.where(low > 0, mx.sqrt(low * high), high * 1e-6)
+            enough = (weights >= middle).sum(axis=-1, keepdims=True) >= top_k
+            low, high = mx.where(enough, middle, low), mx.where(enough, high, middle)
+        return mx.where(weights >= low, weights, 0)
 
     def _keep_nucleus(self, weights: mx.array, top_p: mx.array) -> mx.array:
         """By search for the edge, not by sorting: the largest weight such that what is at least as heavy has top_p."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
+from itertools import repeat
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import Failed, Finished, StepEvents, Tokens
@@ -109,8 +110,10 @@ class Scheduler:
         finished: list[Finished] = []
         failed: list[Failed] = []
         sampled = iter(result.token_ids)
+        told = iter(result.logprobs or repeat(None))
         for scheduled in plan.scheduled:
             token_id = next(sampled) if scheduled.sample else None
+            logprobs = next(told) if scheduled.sample else None
             sequence = self._sequences.get(scheduled.request_id)
             if sequence is None or token_id is None:  # it ended while the step ran, or its prompt goes on
                 continue
@@ -120,7 +123,7 @@ class Scheduler:
                 self._end(sequence)
                 continue
             sequence.output_token_ids.append(token_id)
-            tokens.append(Tokens(sequence.request_id, (token_id,)))
+            tokens.append(Tokens(sequence.request_id, (token_id,), (logprobs,) if logprobs else ()))
             reason = self._finish_reason(sequence, token_id)
             if reason is not None:
                 finished.append(Finished(sequence.request_id, reason, sequence.num_cached_tokens))
@@ -247,10 +250,19 @@ class Scheduler:
             sample=start + num_tokens == sequence.num_tokens,
             token_index=sequence.num_output_tokens,
             params=sequence.request.params,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            banned_token_ids=self._banned(sequence),
         )
         sequence.num_computed_tokens = scheduled.end
         sequence.num_pending += scheduled.sample
         return scheduled
+
+    def _banned(self, sequence: Sequence) -> tuple[int, ...]:
+        """The tokens that would end the sequence before its min_tokens."""
+        params = sequence.request.params
+        if sequence.num_output_tokens >= params.min_tokens:
+            return ()
+        return (*params.stop_token_ids, *(() if params.ignore_eos else self._eos_token_ids))
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         params = sequence.request.params

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
-from anllm.core.events import EngineInfo
+from anllm.core.events import EngineInfo, TokenLogprobs
 from anllm.core.step import PENDING, ScheduledSequence, Slot, StepPlan, StepResult
 
 Model = Callable[[tuple[int, ...]], int]
@@ -32,6 +32,15 @@ def scripted(answers: dict[tuple[int, ...], tuple[int, ...]], default: Model = l
         return default(token_ids)
 
     return model
+
+
+def _logprobs(scheduled: ScheduledSequence, token: int) -> TokenLogprobs | None:
+    """Made up: the sampled token first, each further one less likely by 1 in logarithm."""
+    number = scheduled.params.logprobs
+    if number is None:
+        return None
+    top = tuple(((token + i) % 256, -0.5 - i) for i in range(number))
+    return TokenLogprobs(-0.5, top)
 
 
 class FakeStep:
@@ -93,7 +102,10 @@ class FakeRunner:
         assert len(slots) == len(set(slots)), "a slot twice in one step"
         computed = [(s.request_id, token) for s in plan.scheduled if (token := self._compute(s)) is not None]
         self._sampled = dict(computed)
-        return StepResult([token for _, token in computed])
+        told = [
+            _logprobs(s, token) for s, (_, token) in zip((s for s in plan.scheduled if s.sample), computed, strict=True)
+        ]
+        return StepResult([token for _, token in computed], told if any(told) else ())
 
     def release(self) -> None:
         pass
