@@ -42,6 +42,8 @@ def test_relative_links_resolve(page):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_flags_exist(page):
     known = {flag for command in main.commands.values() for flag in flags_of(command)} | FLAGS_OF_OTHER_PROGRAMS
+    for script in ROOT.glob("benchmarks/*.py"):
+        known |= set(re.findall(r"add_argument\(\s*\"(--[a-z-]+)\"", script.read_text(encoding="utf-8")))
     unknown = set(FLAG.findall(page.read_text(encoding="utf-8"))) - known
     assert not unknown, f"{name(page)} names flags that anllm does not have: {sorted(unknown)}"
 
