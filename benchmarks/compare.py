@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import describe
-from load import Load, run
+from load import Load, add_load_arguments, closed_loops, run
 from servers import Running, Server, anllm, llama_cpp, mlx_lm, started
 
 
@@ -55,26 +55,10 @@ def main() -> None:
     parser.add_argument("--blas", type=Path, help="library for mlx_lm_blas")
     parser.add_argument("--gguf", type=Path, help="file of the same weights for llama_cpp")
     parser.add_argument("--rivals", default="mlx_lm")
-    parser.add_argument("--streams", default="1,8,32")
-    parser.add_argument("--prompt", type=int, default=100, help="words")
-    parser.add_argument("--output", type=int, default=48, help="tokens")
-    parser.add_argument("--spread", type=float, default=0.0)
-    parser.add_argument("--mixed", action="store_true")
-    parser.add_argument("--rounds", type=int, default=1, help="requests a stream")
     parser.add_argument("--repeats", type=int, default=2, help="times that each server is started, alternately")
+    add_load_arguments(parser)
     options = parser.parse_args()
-    loads = [
-        Load(
-            f"{streams} streams",
-            options.prompt,
-            options.output,
-            max(streams * options.rounds, 2),
-            streams=streams,
-            spread=options.spread,
-            mixed=options.mixed,
-        )
-        for streams in map(int, options.streams.split(","))
-    ]
+    loads = closed_loops(options)
     contestants = servers(options)
     rates: dict[tuple[str, str], list[float]] = {}
     runs = []

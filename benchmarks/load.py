@@ -7,6 +7,7 @@ are counted by the server's own usage, which every server here sends.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import math
@@ -101,6 +102,34 @@ class Load:
     spread: float = 0.0
     mixed: bool = False
     seed: int = 0
+
+
+def add_load_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that closed_loops() reads."""
+    parser.add_argument("--streams", default="1,8,32")
+    parser.add_argument("--prompt", type=int, default=100, help="words")
+    parser.add_argument("--output", type=int, default=48, help="tokens")
+    parser.add_argument("--spread", type=float, default=0.0, help="sigma of lognormal lengths; 0 is exact")
+    parser.add_argument("--mixed", action="store_true", help="sampling parameters differ from request to request")
+    parser.add_argument("--rounds", type=int, default=2, help="requests a stream")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def closed_loops(options: argparse.Namespace) -> list[Load]:
+    """One load for each number of streams."""
+    return [
+        Load(
+            f"{streams} streams",
+            options.prompt,
+            options.output,
+            max(streams * options.rounds, 2),
+            streams=streams,
+            spread=options.spread,
+            mixed=options.mixed,
+            seed=options.seed,
+        )
+        for streams in map(int, options.streams.split(","))
+    ]
 
 
 @dataclass

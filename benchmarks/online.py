@@ -13,37 +13,19 @@ import asyncio
 import json
 
 from environment import describe
-from load import Load, run
+from load import Load, add_load_arguments, closed_loops, run
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--streams", default="1,8,32")
-    parser.add_argument("--prompt", type=int, default=100, help="words")
-    parser.add_argument("--output", type=int, default=48, help="tokens")
-    parser.add_argument("--spread", type=float, default=0.0)
-    parser.add_argument("--mixed", action="store_true", help="sampling parameters differ from request to request")
-    parser.add_argument("--rounds", type=int, default=2, help="requests a stream")
     parser.add_argument("--peak-shares", default="")
-    parser.add_argument("--seed", type=int, default=0)
+    add_load_arguments(parser)
     options = parser.parse_args()
     about = describe()
     best_rate = 0.0
-    loads = [
-        Load(
-            f"{streams} streams",
-            options.prompt,
-            options.output,
-            max(streams * options.rounds, 2),
-            streams=streams,
-            spread=options.spread,
-            mixed=options.mixed,
-            seed=options.seed,
-        )
-        for streams in map(int, options.streams.split(","))
-    ]
+    loads = closed_loops(options)
     for load in loads:
         outcome = asyncio.run(run(load, options.url, options.model))
         best_rate = max(best_rate, outcome.num_done / outcome.wall_s)

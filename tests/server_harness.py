@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from anllm.config import ServerConfig
-from anllm.core.events import Failed, Finished, Tokens
+from anllm.core.events import Failed, Finished, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.engine.client import EngineState, OnEvent
 from anllm.errors import InvalidRequestError, NotReadyError, QueueFullError
@@ -39,6 +39,9 @@ class FakeTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return bytes(t for t in token_ids if t < BOS).decode(errors="replace")
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
+
     def detokenizer(self) -> FakeDetokenizer:
         return FakeDetokenizer()
 
@@ -46,6 +49,10 @@ class FakeTokenizer:
 class FakeDetokenizer:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    @property
+    def num_held(self) -> int:
+        return len(self._decoder.getstate()[0])
 
     def add(self, token_ids: Sequence[int]) -> str:
         return self._decoder.decode(bytes(t for t in token_ids if t < BOS))
@@ -87,7 +94,9 @@ class ScriptedClient:
         self.requests: list[Request] = []
         self.aborted: list[int] = []
         self.num_steps = 0
+        self.logprob: Callable[[int], float] = lambda token: -(token % 7) / 4
         self._open: dict[int, OnEvent] = {}
+        self._num_logprobs: dict[int, int | None] = {}
         self._scripts: dict[int, list[int]] = {}
         self._ids = itertools.count(100)
 
@@ -110,6 +119,7 @@ class ScriptedClient:
         for request in requests:
             self.requests.append(request)
             self._open[request.request_id] = on_event
+            self._num_logprobs[request.request_id] = request.params.logprobs
             tokens = list(self.answer(request))[: request.params.max_tokens]
             self._scripts[request.request_id] = tokens
         if not self.is_manual:
@@ -123,7 +133,7 @@ class ScriptedClient:
     def emit(self, request_id: int, tokens: str | Sequence[int]) -> None:
         ids = tuple(tokens.encode()) if isinstance(tokens, str) else tuple(tokens)
         if request_id in self._open:
-            self._open[request_id](Tokens(request_id, ids))
+            self._open[request_id](Tokens(request_id, ids, self._logprobs(request_id, ids)))
 
     def finish(self, request_id: int, reason: FinishReason = FinishReason.STOP, num_cached_tokens: int = 0) -> None:
         if on_event := self._open.pop(request_id, None):
@@ -132,6 +142,16 @@ class ScriptedClient:
     def fail(self, request_id: int, error: str = "StepError", message: str = "The step failed.") -> None:
         if on_event := self._open.pop(request_id, None):
             on_event(Failed(request_id, error, message))
+
+    def _logprobs(self, request_id: int, ids: Sequence[int]) -> tuple[TokenLogprobs, ...]:
+        """If asked for: the token itself the likeliest, then those that follow it."""
+        number = self._num_logprobs[request_id]
+        if number is None:
+            return ()
+        told = [(token, self.logprob(token)) for token in ids]
+        return tuple(
+            TokenLogprobs(own, tuple(((token + i) % 258, own - i) for i in range(number))) for token, own in told
+        )
 
     def _step(self) -> None:
         """The next token of every open request, as the engine would."""

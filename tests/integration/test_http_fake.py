@@ -17,7 +17,7 @@ from anllm.config import SchedulerConfig
 from anllm.core.step import StepPlan
 from anllm.testing.runner import scripted
 from fake_server import RealServer, in_process, make_runner, text_alone
-from server_harness import MODEL, assert_error, chat_body, chunks, comp_body, joined
+from server_harness import MODEL, FakeTemplate, assert_error, chat_body, chunks, comp_body, joined
 from serving import Gate, eventually
 from stepping import letters_and_ends, nearby
 
@@ -126,6 +126,39 @@ async def test_n_answers_have_seeds_of_their_own_and_the_first_has_the_seed_give
         assert one == first == 42
         assert len({first, second, third}) == 3
         assert again == [first, second, third]
+
+
+@pytest.mark.anyio
+async def test_C090_C130_C156_logprobs_come_through_whole_and_streamed() -> None:
+    text = "caf\u00e9 \U0001f600 STO and STOP here"
+    prompt = tuple(FakeTemplate().render(message("hi")).encode())
+    answers = scripted({prompt: (*text.encode(), 256), tuple(b"once"): (*text.encode(), 256)})
+    async with in_process(make_runner(answers)) as server:
+        fields = {"messages": message("hi"), "logprobs": True, "top_logprobs": 2, "stop": "STOP", "n": 2}
+        whole = (await server.chat(**fields)).json()["choices"]
+        parts = chunks((await server.chat(stream=True, **fields)).text)
+        for choice in whole:
+            entries = choice["logprobs"]["content"]
+            assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == choice["message"]["content"]
+            assert {len(entry["top_logprobs"]) for entry in entries} == {2}
+            own = [c for part in parts for c in part["choices"] if c["index"] == choice["index"] and c["logprobs"]]
+            assert [entry for c in own for entry in c["logprobs"]["content"]] == entries
+        comp = (await server.comp(prompt="once", logprobs=1, stop="STOP")).json()["choices"][0]
+        assert len(comp["logprobs"]["tokens"]) == len(comp["text"].encode()) == len(entries)
+        assert comp["logprobs"]["text_offset"][0] == len("once")
+        assert (await server.comp(prompt="once")).json()["choices"][0]["logprobs"] is None
+
+
+@pytest.mark.anyio
+async def test_C030_C032_further_sampling_comes_through_to_the_plan() -> None:
+    async with in_process() as server:
+        fields = {"presence_penalty": 1.5, "frequency_penalty": -2, "top_k": 7, "min_p": 0.1, "min_tokens": 2}
+        for call in (server.chat, server.comp):
+            response = await call(**fields, repetition_penalty=1.25, logit_bias={"256": -100}, max_tokens=2)
+            assert response.status_code == 200
+        for params in (s.params for plan in server.runner.plans for s in plan.scheduled):
+            assert {name: getattr(params, name) for name in fields} == fields
+            assert (params.repetition_penalty, params.logit_bias) == (1.25, ((256, -100.0),))
 
 
 @pytest.mark.anyio

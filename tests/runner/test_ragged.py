@@ -79,9 +79,19 @@ class AheadRunner(ModelRunner):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_one_step_ahead_gives_the_tokens_of_each_request_alone(temperature: float) -> None:
-    """With aborts, preemption, mixed steps and rows that grow on the way."""
+    """With aborts, preemption, mixed steps, rows that grow on the way, and penalties in some of them."""
     model = tiny()
-    params = [SamplingParams(temperature=temperature, top_p=0.9, seed=i, max_tokens=20 + 7 * (i % 3)) for i in range(9)]
+    params = [
+        SamplingParams(
+            temperature=temperature,
+            top_p=0.9,
+            seed=i,
+            max_tokens=20 + 7 * (i % 3),
+            frequency_penalty=1.5 * (i % 3 == 1),
+            logprobs=2 if i % 4 == 2 else None,
+        )
+        for i in range(9)
+    ]
     requests = [
         Request(request_id=i, prompt_token_ids=random_tokens(20 + 29 * i, seed=i), params=p)
         for i, p in enumerate(params)

@@ -429,3 +429,17 @@ def test_impossible_tokens_have_finite_logprobs(sampler: Sampler) -> None:
 @both
 def test_nobody_who_asks_gets_no_logprobs(sampler: Sampler) -> None:
     assert not draw(sampler, random_logits(2, 10), [make_row(), make_row()]).logprobs
+
+
+@both
+def test_tokens_that_the_model_does_not_have_and_extreme_penalties_harm_nobody(sampler: Sampler) -> None:
+    logits = random_logits(3, 50)
+    rows = [
+        replace(make_row(temperature=0, logit_bias=((49_999, 5.0),)), banned_token_ids=(50,)),
+        make_row(temperature=1.0, repetition_penalty=1e-300),
+        make_row(temperature=0),
+    ]
+    tokens = draw(sampler, logits, rows, [None, seen_of([3, 4], []), None]).token_ids
+    assert tokens[0] == logits[0].argmax()
+    assert 0 <= tokens[1] < 50
+    assert tokens[2] == logits[2].argmax()

@@ -110,3 +110,22 @@ def test_steps_in_which_nobody_decodes_do_not_count() -> None:
     for _ in range(50):
         pace.observe(num_decodes=0, num_prefill_tokens=1000, duration_s=5.0)
     assert pace.budget(10_000) == before
+
+
+def test_where_more_wait_than_decode_steps_may_be_longer_in_proportion() -> None:
+    pace, durations = PrefillPace(), []
+    pace.observe(num_decodes=4, num_prefill_tokens=0, duration_s=0.02)
+    for _ in range(100):
+        tokens = pace.budget(5000, num_decodes=4, num_waiting=20)
+        durations.append(0.02 + tokens * 0.0002)
+        pace.observe(num_decodes=4, num_prefill_tokens=tokens, duration_s=durations[-1])
+    allowance = 5 * PrefillPace.SLOWDOWN * 0.02
+    assert 0.02 + allowance / GROWTH / GROWTH <= min(durations[20:])
+    assert max(durations[20:]) <= 0.02 + allowance * GROWTH + 0.001
+    settled_alone = pace.budget(5000, num_decodes=4, num_waiting=4)
+    assert settled_alone == pytest.approx(tokens / 5, rel=0.25)
+
+
+def test_where_fewer_wait_than_decode_nothing_changes() -> None:
+    pace = PrefillPace()
+    assert pace.budget(5000, num_decodes=8, num_waiting=1) == pace.budget(5000, num_decodes=8, num_waiting=8)

@@ -55,6 +55,11 @@ ACCEPTED = [
     ("C028_n_null", {"n": None}),
     ("C032_null", {"logit_bias": None}),
     ("C032_empty", {"logit_bias": {}}),
+    ("D_4_bias_bounds", {"logit_bias": {"0": -100, "257": 100, "15": 0.5}}),
+    *[(f"C030_penalties_{p}", {"presence_penalty": p, "frequency_penalty": p}) for p in (-2, 2, 0.5)],
+    *[(f"A_3_top_k_{k}", {"top_k": k}) for k in (-1, 0, 1, 10**30)],
+    *[(f"A_3_min_p_{p}", {"min_p": p}) for p in (0, 0.05, 1)],
+    ("min_tokens_huge", {"min_tokens": 10**30}),
     ("C033_null", {"stream_options": None}),
     ("C054_unknown_field", {"zzz": 1}),
     ("C055_all_null", dict.fromkeys(OPTIONAL)),
@@ -219,6 +224,35 @@ async def test_sampling_reaches_the_engine(server: Server) -> None:
     assert (first.temperature, first.top_p, first.stop_token_ids, first.ignore_eos) == (0.3, 0.9, (7, 8), True)
     assert first.n == 1 and first.stop == ()
     assert first.seed == MAX_SEED - 1 and second.seed != first.seed
+
+
+async def test_further_sampling_reaches_the_engine(server: Server) -> None:
+    fields = {"top_k": 5, "min_p": 0.25, "repetition_penalty": 1.5, "min_tokens": 3}
+    penalties = {"presence_penalty": -2, "frequency_penalty": 0.5}
+    await server.chat(**fields, **penalties, logit_bias={"7": 1, "257": -100.0})
+    await server.comp(**fields, **penalties, logit_bias={"7": 1, "257": -100.0})
+    for request in server.client.requests:
+        assert {name: getattr(request.params, name) for name in fields} == fields
+        assert {name: getattr(request.params, name) for name in penalties} == penalties
+        assert request.params.logit_bias == ((7, 1.0), (257, -100.0))
+
+
+async def test_neutral_values_and_absent_ones_are_the_same(server: Server) -> None:
+    neutral = {"presence_penalty": 0, "top_k": -1, "min_p": 0, "repetition_penalty": 1, "logit_bias": {}}
+    await server.chat(seed=1)
+    await server.chat(seed=1, **neutral, frequency_penalty=None, min_tokens=0, logprobs=False)
+    first, second = (request.params for request in server.client.requests)
+    assert first == second and not first.has_penalties
+
+
+async def test_numbers_without_bound_are_cut_to_what_they_can_mean(server: Server) -> None:
+    await server.chat(top_k=10**30, min_tokens=10**30)
+    assert (server.client.requests[0].params.top_k, server.client.requests[0].params.min_tokens) == (258, 1000)
+
+
+async def test_D_3_same_token_twice_counts_once(server: Server) -> None:
+    await server.chat(logit_bias={"1": 5, "01": 6})
+    assert server.client.requests[0].params.logit_bias == ((1, 6.0),)
 
 
 async def test_C086_seeds(server: Server) -> None:

@@ -13,6 +13,7 @@ HostSampler (NumPy) and DeviceSampler (MLX) follow the same rule and are tested 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -53,11 +54,12 @@ def is_greedy(row: ScheduledSequence) -> bool:
     return row.params.temperature == 0 or row.params.top_p == 0 or row.params.top_k == 1
 
 
-def added(row: ScheduledSequence) -> tuple[list[int], list[float]]:
-    """Tokens, and what is added to their logits: bias, and minus infinity for banned ones."""
-    tokens = [token for token, _ in row.params.logit_bias] + list(row.banned_token_ids)
-    values = [bias for _, bias in row.params.logit_bias] + [-np.inf] * len(row.banned_token_ids)
-    return tokens, values
+def added(row: ScheduledSequence, vocab_size: int) -> tuple[list[int], list[float]]:
+    """Tokens, and what is added to their logits: bias, and minus infinity for banned ones. Tokens that a tokenizer has
+    and the model does not are left out: they can't be drawn anyway."""
+    changes = [*row.params.logit_bias, *((token, -math.inf) for token in row.banned_token_ids)]
+    known = [(token, value) for token, value in changes if 0 <= token < vocab_size]
+    return [token for token, _ in known], [value for _, value in known]
 
 
 # -- on the host -------------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class HostSampler:
 
 def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> np.ndarray:
     """Logits [vocab] with bias, bans and penalties; the same array where there are none."""
-    tokens, values = added(row)
+    tokens, values = added(row, len(logits))
     if not tokens and seen is None:
         return logits
     logits = logits.copy()
@@ -117,7 +119,8 @@ def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> np
         np.add.at(logits, tokens, values)
     if seen is not None:
         params, mine = row.params, logits[seen.ids]
-        mine = np.where(mine > 0, mine / params.repetition_penalty, mine * params.repetition_penalty)
+        with np.errstate(over="ignore"):  # a tiny penalty may make them infinite
+            mine = np.where(mine > 0, mine / params.repetition_penalty, mine * params.repetition_penalty)
         mine -= params.frequency_penalty * seen.counts + params.presence_penalty * (seen.counts > 0)
         logits[seen.ids] = mine
     return logits
@@ -214,7 +217,7 @@ class DeviceSampler:
 
     def _changed(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> mx.array:
         """Logits [rows, vocab] with bias, bans and penalties; all rows in one go."""
-        sums = [added(row) for row in rows]
+        sums = [added(row, logits.shape[-1]) for row in rows]
         if any(tokens for tokens, _ in sums):
             index = mx.array(np.repeat(np.arange(len(rows)), [len(tokens) for tokens, _ in sums]))
             tokens = mx.array([token for tokens, _ in sums for token in tokens])

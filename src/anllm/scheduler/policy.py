@@ -17,6 +17,9 @@ class PrefillPace:
     one with them may take SLOWDOWN times that, and at most MAX_ALLOWANCE_S. What a prompt token costs is not the same
     in small and large pieces, so it is not estimated: the budget grows while steps stay inside their time, and shrinks
     in proportion when one does not.
+
+    Where more sequences wait than decode, a longer step holds up few and a shorter one many: all of that grows with
+    their ratio.
     """
 
     SLOWDOWN = 1.6
@@ -25,7 +28,8 @@ class PrefillPace:
 
     def __init__(self) -> None:
         self._decode_step_s: float | None = None
-        self._budget = float(FIRST_PREFILL_TOKENS)
+        self._budget = float(FIRST_PREFILL_TOKENS)  # while no more sequences wait than decode
+        self._crowding = 1.0  # sequences that wait for each that decodes, at least 1; of the last budget()
 
     def observe(self, *, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:
         """Learn from a finished step."""
@@ -34,17 +38,20 @@ class PrefillPace:
         if num_prefill_tokens == 0:
             self._decode_step_s = _smooth(self._decode_step_s, duration_s)
             return
-        allowance_s, taken_s = self._allowance_s(), duration_s - (self._decode_step_s or 0.0)
+        allowance_s = self._allowance_s() * self._crowding
+        taken_s = duration_s - (self._decode_step_s or 0.0)
+        num_tokens = num_prefill_tokens / self._crowding
         if taken_s > allowance_s:
-            shrunk = num_prefill_tokens * max(allowance_s / taken_s, 0.5)
+            shrunk = num_tokens * max(allowance_s / taken_s, 0.5)
             self._budget = max(min(self._budget, shrunk), MIN_PREFILL_TOKENS)
-        elif num_prefill_tokens >= self._budget / GROWTH:  # it was used, so it is known to be good
+        elif num_tokens >= self._budget / GROWTH:  # it was used, so it is known to be good
             self._budget *= GROWTH
 
-    def budget(self, most: int) -> int:
-        """Prompt tokens for the next step, at most `most`."""
+    def budget(self, most: int, *, num_decodes: int = 1, num_waiting: int = 1) -> int:
+        """Prompt tokens for the next step, at most `most`. num_waiting: sequences whose prompts are not done."""
         self._budget = min(self._budget, max(most, MIN_PREFILL_TOKENS))
-        return min(most, int(self._budget))
+        self._crowding = max(num_waiting / num_decodes, 1.0)
+        return min(most, int(self._budget * self._crowding))
 
     def _allowance_s(self) -> float:
         """How much longer than one without, a step with prompts may take."""

@@ -219,7 +219,8 @@ class Scheduler:
     def _prefill_budget(self, num_decodes: int) -> int:
         if num_decodes == 0:
             return self._config.max_num_batched_tokens
-        return self._pace.budget(max(self._config.decode_token_budget - num_decodes, 1))
+        most = max(self._config.decode_token_budget - num_decodes, 1)
+        return self._pace.budget(most, num_decodes=num_decodes, num_waiting=len(self._sequences) - num_decodes)
 
     def _admit(self, sequence: Sequence) -> bool:
         slot = self._allocate(sequence)

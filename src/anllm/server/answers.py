@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from anllm.server.generation import Usage
 from anllm.server.sse import event, to_ascii_json
 
+_MIN_LOGPROB = -9999.0  # OpenAI's, for what is impossible
 _ID_CHARS = string.ascii_letters + string.digits
 _quote = json.JSONEncoder().encode
 
@@ -80,6 +81,16 @@ class ChunkFrame:
 def quote(text: str) -> str:
     """A JSON string in ASCII."""
     return _quote(text)
+
+
+def bounded_logprob(logprob: float) -> float:
+    """A number that JSON has, from -9999 to 0, whatever the arithmetic gave."""
+    return min(logprob, 0.0) if logprob > _MIN_LOGPROB else _MIN_LOGPROB
+
+
+def printable(raw: bytes) -> str:
+    """A token's text; bytes that are part of a character only are escaped, as in `\\xf0\\x9f`."""
+    return raw.decode(errors="backslashreplace")
 
 
 def new_id(prefix: str) -> str:

@@ -63,6 +63,7 @@ def to_prompts(
     model: LoadedModel,
     *,
     max_tokens: int | None,
+    logprobs: int | None,
     param: str,
 ) -> Prompts:
     """The prompts with their sampling. A limit above what the context leaves is lowered to it; each prompt must leave
@@ -80,6 +81,14 @@ def to_prompts(
         stop=stop_strings(request),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
+        top_k=max(0, min(request.top_k or 0, model.tokenizer.vocab_size)),
+        min_p=request.min_p or 0.0,
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        logit_bias=_to_logit_bias(request.logit_bias or {}),
+        min_tokens=min(request.min_tokens or 0, model.max_model_len),
+        logprobs=logprobs,
     )
     return Prompts(tuple(token_ids), sampling, is_empty=max_tokens == 0)
 
@@ -104,6 +113,12 @@ def _check_logit_bias(logit_bias: dict[str, object], vocab_size: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX_LOGIT_BIAS:
             rule = f"values must be numbers from -{_MAX_LOGIT_BIAS} to {_MAX_LOGIT_BIAS}"
             raise invalid("logit_bias", rule, given=value)
+
+
+def _to_logit_bias(logit_bias: dict[str, object]) -> tuple[tuple[int, float], ...]:
+    """A checked bias. Of "1" and "01" the last one counts."""
+    biases = {int(key): float(value) for key, value in logit_bias.items() if isinstance(value, int | float)}
+    return tuple(biases.items())
 
 
 def _shortened(name: str) -> str:

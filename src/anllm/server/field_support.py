@@ -53,13 +53,6 @@ _NOT_WORTH_LOGGING = frozenset(
 
 # Field -> values that mean the same as leaving it out. Any other value would change the output: refused.
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-    "min_tokens": (0,),
     "skip_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
     "prompt_logprobs": (),
@@ -79,8 +72,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -95,7 +86,6 @@ NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 NEUTRAL_COMPLETION_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
-    "logprobs": (),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
 }

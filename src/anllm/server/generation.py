@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from anllm.core.events import Finished, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.client import EngineClient, Event
 from anllm.errors import from_engine
+from anllm.text.alignment import TextToken
 from anllm.text.interface import Tokenizer
 from anllm.text.output import TextOutput
 
@@ -36,11 +37,12 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """New text of answer `index`, and in the last one why it ended."""
+    """New text of answer `index`, its tokens if log probabilities were asked for, and in the last one why it ended."""
 
     index: int
     text: str
     finish_reason: FinishReason | None
+    tokens: Sequence[TextToken] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Answer:
 
     text: str
     finish_reason: FinishReason
+    tokens: Sequence[TextToken] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Usage:
 class _Choice:
     output: TextOutput
     pending: list[str] = field(default_factory=list)  # text that the reader has not taken
+    pending_tokens: list[TextToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
 
@@ -81,7 +85,7 @@ class Generation:
         self._client = client
         self._prompts = prompts
         self._choices = [
-            _Choice(TextOutput(tokenizer, sampling.stop, end_token_ids))
+            _Choice(TextOutput(tokenizer, sampling.stop, end_token_ids, has_logprobs=sampling.logprobs is not None))
             for _ in range(len(prompts.token_ids) * sampling.n)
         ]
         self._open: dict[int, int] = {}  # request id -> index of the answer
@@ -142,7 +146,10 @@ class Generation:
         await self._ended.wait()
         if self._error is not None:
             raise self._error
-        return [Answer("".join(choice.pending), choice.finish_reason or FinishReason.STOP) for choice in self._choices]
+        return [
+            Answer("".join(choice.pending), choice.finish_reason or FinishReason.STOP, choice.pending_tokens)
+            for choice in self._choices
+        ]
 
     def abort(self) -> None:
         """Stop what still runs. May be called again, and after the end."""
@@ -176,8 +183,8 @@ class Generation:
         batch = []
         for index in self._touched:
             choice = self._choices[index]
-            batch.append(Update(index, "".join(choice.pending), choice.finish_reason))
-            choice.pending.clear()
+            batch.append(Update(index, "".join(choice.pending), choice.finish_reason, choice.pending_tokens))
+            choice.pending, choice.pending_tokens = [], []
         self._touched.clear()
         return batch
 
@@ -196,7 +203,7 @@ class Generation:
         if isinstance(event, Tokens):
             if self.first_token_s is None:
                 self.first_token_s = time.monotonic()
-            self._add_text(event.request_id, choice.output.add(event.token_ids))
+            self._add_text(event.request_id, choice.output.add(event.token_ids, event.logprobs))
             if choice.output.stopped:
                 self._end(event.request_id, FinishReason.STOP)
                 self._client.abort((event.request_id,))
@@ -210,7 +217,9 @@ class Generation:
     def _add_text(self, request_id: int, text: str) -> None:
         if text:
             index = self._open[request_id]
-            self._choices[index].pending.append(text)
+            choice = self._choices[index]
+            choice.pending.append(text)
+            choice.pending_tokens += choice.output.take_tokens()
             self._touched[index] = None
             self._news.set()
 

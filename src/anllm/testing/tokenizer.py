@@ -30,6 +30,11 @@ class ByteTokenizer:
                 run.append(token_id)
         return "".join([*pieces, run.decode(errors="replace")])
 
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id >= EOS:
+            return b"<eos>" if token_id == EOS else b""
+        return bytes([token_id])
+
     def detokenizer(self) -> ByteDetokenizer:
         return ByteDetokenizer()
 
@@ -39,6 +44,10 @@ class ByteDetokenizer:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    @property
+    def num_held(self) -> int:
+        return len(self._decoder.getstate()[0])
 
     def add(self, token_ids: Sequence[int]) -> str:
         return self._decoder.decode(bytes(t for t in token_ids if t < EOS))

@@ -33,6 +33,10 @@ class IncrementalDetokenizer:
         self._context_text = ""
         self._held: list[int] = []  # tokens behind them, whose text is not out
 
+    @property
+    def num_held(self) -> int:
+        return len(self._held)
+
     def add(self, token_ids: Sequence[int]) -> str:
         return "".join([self._add_one(token_id) for token_id in token_ids])
 

@@ -9,6 +9,11 @@ from typing import Protocol
 class Detokenizer(Protocol):
     """Turns the tokens of one sequence into text as they come."""
 
+    @property
+    def num_held(self) -> int:
+        """Tokens whose text is not out: the last ones of those that give text at all."""
+        ...
+
     def add(self, token_ids: Sequence[int]) -> str:
         """The text that these tokens complete; never half a character. "" while a character is incomplete."""
         ...
@@ -45,5 +50,11 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token adds in the middle of a text, or a special token's name; b"" for an id that is no token.
+
+        Joined and decoded, those of a text's tokens are what decode() gives, but for a first space that it strips."""
+        ...
 
     def detokenizer(self) -> Detokenizer: ...

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anllm.core.events import TokenLogprobs
+from anllm.text.alignment import TextToken, TokenAlignment
 from anllm.text.interface import Tokenizer
 from anllm.text.stop import StopMatcher
 
@@ -16,12 +18,22 @@ class TextOutput:
 
     stop: strings that end the text; none of a match goes out.
     end_token_ids: tokens that never reach the text. They are counted.
+    has_logprobs: each token comes with what the model thought of it, which take_tokens() gives with the token's text.
+        Text then goes out by whole tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], end_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...],
+        end_token_ids: frozenset[int],
+        *,
+        has_logprobs: bool = False,
+    ) -> None:
         self._detokenizer = tokenizer.detokenizer()
         self._matcher = StopMatcher(stop)
         self._end_token_ids = end_token_ids
+        self._alignment = TokenAlignment(tokenizer) if has_logprobs else None
         self._num_tokens = 0
         self._stopped = False
 
@@ -35,23 +47,36 @@ class TextOutput:
         """Tokens added, up to and with the one that completed a stop string, however the calls group them."""
         return self._num_tokens
 
-    def add(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens let go out."""
+    def add(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> str:
+        """The text that these tokens let go out. logprobs: one a token, if there are any."""
         pieces = []
-        for token_id in token_ids:
+        for index, token_id in enumerate(token_ids):
             if self._stopped:
                 break
             self._num_tokens += 1
             if token_id not in self._end_token_ids:
-                pieces.append(self._match(self._detokenizer.add((token_id,))))
-        return "".join(pieces)
+                text = self._detokenizer.add((token_id,))
+                if self._alignment is not None:
+                    self._alignment.add(token_id, logprobs[index], text, self._detokenizer.num_held)
+                pieces.append(self._match(text))
+        return self._release("".join(pieces), is_end=self._stopped)
 
     def finish(self) -> str:
         """What is still held back; "" after a stop string. Call once, at the end."""
         if self._stopped:
             return ""
-        return self._match(self._detokenizer.finish()) + self._matcher.finish()
+        text = self._detokenizer.finish()
+        if self._alignment is not None:
+            self._alignment.finish(text)
+        return self._release(self._match(text) + self._matcher.finish(), is_end=True)
+
+    def take_tokens(self) -> list[TextToken]:
+        """The tokens of the text that went out since the last call; none without logprobs."""
+        return [] if self._alignment is None else self._alignment.take()
 
     def _match(self, text: str) -> str:
         released, self._stopped = self._matcher.add(text)
         return released
+
+    def _release(self, text: str, *, is_end: bool) -> str:
+        return text if self._alignment is None else self._alignment.release(text, is_end=is_end)

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from anllm.errors import ModelError
 from anllm.text.detokenizer import IncrementalDetokenizer
 from anllm.text.special_tokens import configured_ids, special_token_texts
+from anllm.text.token_bytes import TokenBytes
 
 # Files from which transformers builds a fast tokenizer when there is no tokenizer.json.
 CONVERTIBLE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
@@ -37,6 +38,7 @@ class HFTokenizer:
         self._vocab_size = max(vocabulary.values(), default=-1) + 1
         self._max_token_chars = max(map(len, vocabulary), default=0)
         self._special_token_ids = frozenset(id for id, token in added_tokens.items() if token.special)
+        self._token_bytes = TokenBytes(backend, self._special_token_ids)
 
     @property
     def vocab_size(self) -> int:
@@ -63,6 +65,9 @@ class HFTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._token_bytes(token_id)
 
     def detokenizer(self) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._backend, self._special_token_ids)

@@ -36,7 +36,9 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> Cha
     if not prompt:
         raise invalid("messages", "must give at least one token", None)
     max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    return ChatPlan(request, to_prompts(request, [prompt], model, max_tokens=max_tokens, param="messages"))
+    logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    prompts = to_prompts(request, [prompt], model, max_tokens=max_tokens, logprobs=logprobs, param="messages")
+    return ChatPlan(request, prompts)
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, object]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from anllm.core.request import FinishReason
 from anllm.server.answers import AnswerHead, ChunkFrame, quote, usage_fields
+from anllm.server.chat.logprobs import chat_logprobs
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.generation import Answer, Generation, Update
 from anllm.server.protocol import StreamOptions
 from anllm.server.service import Service
+from anllm.server.sse import to_ascii_json
+from anllm.text.alignment import TextToken
 
 
 class ChatAnswer:
@@ -17,13 +21,14 @@ class ChatAnswer:
         tier = None if request.service_tier is None else "default"
         self._head = AnswerHead("chatcmpl", request.model, service.system_fingerprint, tier)
         self._options = request.stream_options or StreamOptions()
+        self._has_logprobs = bool(request.logprobs)
         self._generation = generation
 
     def whole(self, answers: list[Answer]) -> bytes:
         return msgspec.json.encode(
             {
                 **self._head.fields("chat.completion"),
-                "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
+                "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
                 "usage": usage_fields(self._generation.usage),
             }
         )
@@ -36,38 +41,45 @@ class ChatAnswer:
             include_usage=bool(self._options.include_usage),
             is_running=bool(self._options.continuous_usage_stats),
         )
-        return ChatChunks(frame, self._generation.num_choices)
+        return ChatChunks(frame, self._generation.num_choices, has_logprobs=self._has_logprobs)
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, object]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []},
+            "logprobs": chat_logprobs(answer.tokens) if self._has_logprobs else None,
+            "finish_reason": answer.finish_reason,
+        }
 
 
 class ChatChunks:
     """Role chunks of all choices in order, then text as it comes, an end for each; clients insist on that order."""
 
-    def __init__(self, frame: ChunkFrame, num_choices: int) -> None:
+    def __init__(self, frame: ChunkFrame, num_choices: int, *, has_logprobs: bool) -> None:
         self._frame = frame
         self._num_choices = num_choices
+        self._has_logprobs = has_logprobs
 
     def opening(self) -> bytes:
         delta = '{"role":"assistant","content":"","refusal":null}'
-        return b"".join(self._chunk(index, delta) for index in range(self._num_choices))
+        logprobs = self._logprobs(())
+        return b"".join(self._chunk(index, delta, logprobs) for index in range(self._num_choices))
 
     def update(self, update: Update) -> bytes:
-        text = self._chunk(update.index, f'{{"content":{quote(update.text)}}}') if update.text else b""
+        text = b""
+        if update.text:
+            delta = f'{{"content":{quote(update.text)}}}'
+            text = self._chunk(update.index, delta, self._logprobs(update.tokens))
         if update.finish_reason is None:
             return text
-        return text + self._chunk(update.index, "{}", update.finish_reason)
+        return text + self._chunk(update.index, "{}", "null", f'"{update.finish_reason}"')
 
     def closing(self) -> bytes:
         return self._frame.closing()
 
-    def _chunk(self, index: int, delta: str, reason: FinishReason | None = None) -> bytes:
-        finish = "null" if reason is None else f'"{reason}"'
-        return self._frame.chunk(f'{{"index":{index},"delta":{delta},"logprobs":null,"finish_reason":{finish}}}')
+    def _logprobs(self, tokens: Sequence[TextToken]) -> str:
+        return to_ascii_json(chat_logprobs(tokens)) if self._has_logprobs else "null"
 
-
-def _choice(index: int, answer: Answer) -> dict[str, object]:
-    return {
-        "index": index,
-        "message": {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []},
-        "logprobs": None,
-        "finish_reason": answer.finish_reason,
-    }
+    def _chunk(self, index: int, delta: str, logprobs: str, reason: str = "null") -> bytes:
+        """All but the index as JSON."""
+        return self._frame.chunk(f'{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{reason}}}')

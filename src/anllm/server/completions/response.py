@@ -7,9 +7,11 @@ import msgspec
 from anllm.core.request import FinishReason
 from anllm.server.answers import AnswerHead, ChunkFrame, quote, usage_fields
 from anllm.server.completions.convert import CompletionPlan
+from anllm.server.completions.logprobs import completion_logprobs
 from anllm.server.generation import Answer, Generation, Update
 from anllm.server.protocol import StreamOptions
 from anllm.server.service import Service
+from anllm.server.sse import to_ascii_json
 
 _KIND = "text_completion"
 
@@ -21,18 +23,15 @@ class CompletionAnswer:
         self._generation = generation
         n = plan.prompts.sampling.n
         self._echoes = [echo for echo in plan.echoes for _ in range(n)]
+        self._offsets = [offset for offset in plan.offsets for _ in range(n)]
+        self._num_top = plan.request.logprobs
 
     def whole(self, answers: list[Answer]) -> bytes:
         return msgspec.json.encode(
             {
                 **self._head.fields(_KIND),
                 "choices": [
-                    {
-                        "index": index,
-                        "text": echo + answer.text,
-                        "logprobs": None,
-                        "finish_reason": answer.finish_reason,
-                    }
+                    self._choice(index, echo, answer)
                     for index, (echo, answer) in enumerate(zip(self._echoes, answers, strict=True))
                 ],
                 "usage": usage_fields(self._generation.usage),
@@ -47,25 +46,46 @@ class CompletionAnswer:
             include_usage=bool(self._options.include_usage),
             is_running=bool(self._options.continuous_usage_stats),
         )
-        return CompletionChunks(frame, self._echoes)
+        return CompletionChunks(frame, self._echoes, self._offsets, self._num_top)
+
+    def _choice(self, index: int, echo: str, answer: Answer) -> dict[str, object]:
+        logprobs = None
+        if self._num_top is not None:
+            logprobs = completion_logprobs(answer.tokens, self._num_top, self._offsets[index])
+        return {
+            "index": index,
+            "text": echo + answer.text,
+            "logprobs": logprobs,
+            "finish_reason": answer.finish_reason,
+        }
 
 
 class CompletionChunks:
-    """The echoed prompts first, then text as it comes; the last chunk of a choice carries its end."""
+    """The echoed prompts first, then text as it comes; the last chunk of a choice carries its end.
 
-    def __init__(self, frame: ChunkFrame, echoes: list[str]) -> None:
+    num_top: how many log probabilities a token has besides its own; None for none at all.
+    """
+
+    def __init__(self, frame: ChunkFrame, echoes: list[str], offsets: list[int], num_top: int | None) -> None:
         self._frame = frame
         self._echoes = echoes
+        self._offsets = offsets
+        self._num_top = num_top
 
     def opening(self) -> bytes:
-        return b"".join(self._chunk(index, echo, None) for index, echo in enumerate(self._echoes) if echo)
+        return b"".join(self._chunk(index, echo) for index, echo in enumerate(self._echoes) if echo)
 
     def update(self, update: Update) -> bytes:
-        return self._chunk(update.index, update.text, update.finish_reason)
+        logprobs = "null"
+        if self._num_top is not None and update.tokens:
+            logprobs = to_ascii_json(completion_logprobs(update.tokens, self._num_top, self._offsets[update.index]))
+        return self._chunk(update.index, update.text, logprobs, update.finish_reason)
 
     def closing(self) -> bytes:
         return self._frame.closing()
 
-    def _chunk(self, index: int, text: str, reason: FinishReason | None) -> bytes:
+    def _chunk(self, index: int, text: str, logprobs: str = "null", reason: FinishReason | None = None) -> bytes:
         finish = "null" if reason is None else f'"{reason}"'
-        return self._frame.chunk(f'{{"index":{index},"text":{quote(text)},"logprobs":null,"finish_reason":{finish}}}')
+        return self._frame.chunk(
+            f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{finish}}}'
+        )
