@@ -119,7 +119,7 @@ def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> np
         np.add.at(logits, tokens, values)
     if seen is not None:
         params, mine = row.params, logits[seen.ids]
-        with np.errstate(over="ignore"):  # a tiny penalty may make them infinite
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a tiny penalty makes them infinite
             mine = np.where(mine > 0, mine / params.repetition_penalty, mine * params.repetition_penalty)
         mine -= params.frequency_penalty * seen.counts + params.presence_penalty * (seen.counts > 0)
         logits[seen.ids] = mine
