@@ -12,7 +12,7 @@ from anllm.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-FLAGS_OF_OTHER_PROGRAMS = {"--help"}  # click's own
+FLAGS_OF_OTHER_PROGRAMS = {"--help", "--decode-concurrency", "--prompt-concurrency"}  # click, mlx_lm.server
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
