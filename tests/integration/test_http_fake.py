@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -348,13 +349,15 @@ def test_a_client_that_leaves_the_queue_is_never_computed(start: Start, is_strea
 
 def test_many_clients_that_leave_at_once_leave_nothing_behind(start: Start) -> None:
     server = start(SchedulerConfig(max_num_seqs=8))
-    connections = [server.connect() for _ in range(40)]
-    for i, connection in enumerate(connections):
-        body = comp_body(prompt=f"{i} " * (i * 20 + 1), max_tokens=4000, stream=i % 2 == 0)
-        connection.sendall(raw_request(COMP, body))
-    server.until(lambda: server.client.num_open == 40)
-    for connection in connections:
-        connection.close()
+    server.gate.shut()
+    with ExitStack() as connections:
+        for i in range(40):
+            connection = connections.enter_context(server.connect())
+            body = comp_body(prompt=f"{i} " * (i * 20 + 1), max_tokens=4000, stream=i % 2 == 0)
+            connection.sendall(raw_request(COMP, body))
+        server.until(lambda: server.client.num_open == 40)
+        server.gate.open()
+        server.until(lambda: len(server.runner.plans) > 20)  # some decode, some prefill, some wait
     server.until_idle()
     with server.http() as http:
         body = comp_body(prompt="after", max_tokens=20)
