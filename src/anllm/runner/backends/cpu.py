@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import mlx.core as mx
@@ -25,6 +25,8 @@ from anllm.runner.sampler import HostSampler
 logger = logging.getLogger(__name__)
 
 FLOAT32_SHARE = 0.7  # of the memory that float32 weights may take; the rest is for K/V and work
+CLEARLY_SLOWER = 0.6  # of the quickest speed
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -104,15 +106,32 @@ def tune(blas: Blas) -> str:
         for number in speeds:
             blas.set_threads(number)
             speeds[number] = max(speeds[number], measure())
-    best = max(speeds, key=lambda number: speeds[number])
+    best = best_thread_count(speeds)
     blas.set_threads(best)
     return f"{speeds[best]:.0f} GFLOP/s on {best} threads"
 
 
-def thread_counts() -> Iterable[int]:
-    """1, 2, 4 … up to the processors that this process may use."""
+def best_thread_count(speeds: Mapping[int, float]) -> int:
+    """The most threads that are not clearly slower than the quickest: whoever is busy on this machine while it is
+    measured, such as the API process at its start, takes the speed of many threads away, but not for good."""
+    quickest = max(speeds.values())
+    return max(number for number, speed in speeds.items() if speed >= CLEARLY_SLOWER * quickest)
+
+
+def thread_counts() -> list[int]:
+    """1, 2, 4 … up to the processors that this process may use, by its affinity and its container's share of time."""
     most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = max(min(most, cpu_quota(CGROUP_QUOTA)), 1)
     return sorted({*(2**k for k in range(most.bit_length()) if 2**k <= most), most})
+
+
+def cpu_quota(file: Path) -> int:
+    """Whole processors' worth of time that the container may use, by its cpu.max; a large number without a limit."""
+    try:
+        quota, period = file.read_text().split()
+        return int(quota) // int(period)
+    except (OSError, ValueError):  # no such file, or "max"
+        return 1 << 20
 
 
 def measure(rows: int = 32, width: int = 576, height: int = 1536, seconds: float = 0.02) -> float:

@@ -1,0 +1,47 @@
+"""What the CPU backend decides by measuring and by what the container says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anllm.runner.backends import cpu
+from anllm.runner.backends.cpu import best_thread_count, cpu_quota, thread_counts
+
+pytestmark = pytest.mark.mlx
+
+
+@pytest.mark.parametrize(
+    ("speeds", "best"),
+    [
+        ({1: 100.0}, 1),
+        ({1: 100.0, 2: 180.0}, 2),
+        ({1: 100.0, 2: 70.0}, 2),  # somebody else was busy: still two
+        ({1: 100.0, 2: 40.0}, 1),  # two are really no good here
+        ({1: 50.0, 2: 100.0, 4: 190.0, 6: 150.0}, 6),
+        ({1: 50.0, 2: 100.0, 4: 190.0, 8: 60.0}, 4),
+    ],
+)
+def test_the_most_threads_that_are_not_clearly_slower(speeds: dict[int, float], best: int) -> None:
+    assert best_thread_count(speeds) == best
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [("200000 100000\n", 2), ("150000 100000\n", 1), ("50000 100000\n", 0), ("max 100000\n", 1 << 20)],
+)
+def test_the_containers_share_of_time_is_read(tmp_path: Path, text: str, quota: int) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert cpu_quota(tmp_path / "cpu.max") == quota
+    assert cpu_quota(tmp_path / "absent") == 1 << 20
+
+
+def test_threads_are_tried_up_to_what_the_container_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    monkeypatch.setattr(cpu, "CGROUP_QUOTA", tmp_path / "cpu.max")
+    assert thread_counts() == [1, 2, 4, 8, 12]
+    (tmp_path / "cpu.max").write_text("300000 100000")
+    assert thread_counts() == [1, 2, 3]
+    (tmp_path / "cpu.max").write_text("50000 100000")
+    assert thread_counts() == [1]
