@@ -66,9 +66,10 @@ class FakeTemplate:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
+        self.variables: dict[str, object] = {}
 
-    def render(self, messages: list[dict[str, Any]], /) -> str:
-        self.messages = messages
+    def render(self, messages: list[dict[str, Any]], /, **variables: object) -> str:
+        self.messages, self.variables = messages, variables
         text = "".join(f"<{m['role']}>{_text(m['content'])}{json.dumps(m.get('tool_calls', ''))}" for m in messages)
         if "REFUSE" in text:
             raise InvalidRequestError("The chat template refuses: no.", param="messages")

@@ -278,3 +278,21 @@ async def test_max_n_and_max_stop_strings_are_settings() -> None:
     assert (await server.chat(n=3)).json()["error"]["code"] == "integer_above_max_value"
     assert (await server.chat(stop=list("abcdef"))).status_code == 200
     assert (await server.chat(model=MODEL, n=2)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({}, {}),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        ({"chat_template_kwargs": {"persona": "a cat"}}, {"persona": "a cat"}),
+        (
+            {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
+            {"reasoning_effort": "high", "enable_thinking": False},
+        ),
+    ],
+)
+async def test_the_template_gets_what_the_request_has_for_it(server: Server, fields, variables) -> None:
+    assert (await server.chat(**fields)).status_code == 200
+    assert server.template.variables == variables

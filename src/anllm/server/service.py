@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,8 +17,17 @@ from anllm.text.interface import Tokenizer
 class ChatTemplate(Protocol):
     """anllm.text.chat_template.ChatTemplate, as it is used here."""
 
-    def render(self, messages: list[dict[str, object]], /) -> str:
-        """The prompt. Raises InvalidRequestError with param "messages" if the template refuses."""
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        /,
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        **template_kwargs: object,
+    ) -> str:
+        """The prompt. template_kwargs: variables for the template. Raises InvalidRequestError with param "messages" if
+        the template refuses."""
         ...
 
 

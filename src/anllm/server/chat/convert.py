@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from anllm.config import ServerConfig
 from anllm.errors import ContextLengthError, InvalidRequestError
@@ -14,6 +15,7 @@ from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
 from anllm.server.validation import invalid, missing, validate
 
+_FIELDS_OF_THEIR_OWN = frozenset({"add_generation_prompt", "tools"})  # and no template variables
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file", "video_url", "audio_url", "image"})
 
 
@@ -62,7 +64,21 @@ def _render(request: ChatCompletionRequest, model: LoadedModel) -> str:
             f"The model `{model.id}` has no chat template, so it can't take messages. Use /v1/completions.",
             param="messages",
         )
-    return model.chat_template.render(messages)
+    return model.chat_template.render(messages, **_template_variables(request))
+
+
+def _template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
+    """What templates of reasoning models ask for, under the names that they have for it; others don't look at it."""
+    given = request.chat_template_kwargs or {}
+    taken = sorted(_FIELDS_OF_THEIR_OWN & given.keys())
+    if taken:
+        raise invalid(
+            "chat_template_kwargs", f"must not hold {', '.join(taken)}, which are fields of the request", None
+        )
+    hints: dict[str, Any] = {}
+    if request.reasoning_effort is not None:
+        hints = {"reasoning_effort": request.reasoning_effort, "enable_thinking": request.reasoning_effort != "none"}
+    return {**hints, **given}
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
