@@ -14,7 +14,7 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache
 
 from anllm.core.step import ScheduledSequence, Slot, StepPlan
-from anllm.runner.attention import DecodeGroup
+from anllm.runner.attention import DecodeGroup, target_rows
 from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore, LayerSlabs
 
@@ -68,9 +68,9 @@ class RowsCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """keys, values: [rows, heads, 1, dim]. K/V of all rows up to the longest: [rows, heads, longest, dim]."""
-        group, heads = self._group, self._layer.shape.num_heads
-        flat = (group.slots[:, None] * heads + np.arange(heads)[None]) * group.capacity + group.lengths[:, None] - 1
-        self._layer.write(group.capacity, mx.array(flat.reshape(-1)), keys, values)
+        group = self._group
+        rows = target_rows(group.slots, group.lengths - 1, group.capacity, self._layer.shape.num_heads)
+        self._layer.write(group.capacity, mx.array(rows), keys, values)
         return group.view(self._layer.keys(group.capacity)), group.view(self._layer.values(group.capacity))
 
 
