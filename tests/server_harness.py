@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from anllm.engine.client import EngineState, OnEvent
 from anllm.errors import InvalidRequestError, NotReadyError, QueueFullError
 from anllm.server.app import create_app
 from anllm.server.service import Service
+from anllm.testing.tokenizer import ByteDetokenizer
 
 BOS, EOS = 256, 257
 MODEL = "org/tiny model:1"
@@ -42,23 +42,8 @@ class FakeTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
 
-    def detokenizer(self) -> FakeDetokenizer:
-        return FakeDetokenizer()
-
-
-class FakeDetokenizer:
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    @property
-    def num_held(self) -> int:
-        return len(self._decoder.getstate()[0])
-
-    def add(self, token_ids: Sequence[int]) -> str:
-        return self._decoder.decode(bytes(t for t in token_ids if t < BOS))
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
+    def detokenizer(self) -> ByteDetokenizer:
+        return ByteDetokenizer()
 
 
 class FakeTemplate:
