@@ -52,9 +52,21 @@ def load(folder: Path, weights: Weights, backend: Backend, on_progress: Callable
     """Load the model in `folder`. Raises ModelError with one sentence for whatever is wrong with it."""
     with _as_model_error(folder):
         model, config = load_model(folder, lazy=True)
-        form = backend.prepare(model, weights)
+        backend.prepare(model, weights)
         size = _evaluate(model, on_progress)
-    return LoadedModel(model, context_length(config), form, size)
+        return LoadedModel(model, context_length(config), weights_form(model), size)
+
+
+def weights_form(model: nn.Module) -> str:
+    """Like "4-bit" or "bfloat16": the form of most of the weights."""
+    bits = [module.bits for module in model.modules() if hasattr(module, "bits")]
+    if bits:
+        return f"{max(set(bits), key=bits.count)}-bit"
+    sizes: dict[str, int] = {}
+    for _, array in flat_arrays(model.parameters()):
+        name = str(array.dtype).removeprefix("mlx.core.")
+        sizes[name] = sizes.get(name, 0) + array.size
+    return max(sizes, key=lambda name: sizes[name])
 
 
 @contextmanager

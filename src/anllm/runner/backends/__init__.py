@@ -30,8 +30,8 @@ class Backend(Protocol):
     @property
     def sampler(self) -> Sampler: ...
 
-    def prepare(self, model: nn.Module, weights: Weights) -> str:
-        """Bring a lazily loaded model's weights into the form in which they stay; returns the form's name."""
+    def prepare(self, model: nn.Module, weights: Weights) -> None:
+        """Bring a lazily loaded model's weights into the form in which they stay."""
         ...
 
     def memory_bytes(self) -> int:

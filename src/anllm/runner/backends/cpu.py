@@ -16,7 +16,6 @@ from mlx_lm.utils import dequantize_model, get_total_parameters
 
 from anllm.config import Weights
 from anllm.errors import ModelError
-from anllm.runner.arrays import flat_arrays
 from anllm.runner.attention import Kernels, StockKernels
 from anllm.runner.backends.cpu_kernels import FastExpKernels, hook_swiglu
 from anllm.runner.blas import Blas
@@ -43,9 +42,9 @@ class CpuBackend:
         self.kernels: Kernels = FastExpKernels() if self._can_compile else StockKernels()
         self.sampler = HostSampler()
 
-    def prepare(self, model: nn.Module, weights: Weights) -> str:
+    def prepare(self, model: nn.Module, weights: Weights) -> None:
         if weights is Weights.AS_IS:
-            return stored_form(model)
+            return
         size = 4 * get_total_parameters(model)
         if size > FLOAT32_SHARE * self.memory_bytes():
             if weights is Weights.DEQUANTIZE:
@@ -53,28 +52,15 @@ class CpuBackend:
                     f"The weights need {size / 1e9:.1f} GB as float32, more than this machine has for them."
                 )
             logger.warning("float32 weights (%.1f GB) don't fit; kept as stored, which is slow on a CPU", size / 1e9)
-            return stored_form(model)
+            return
         model.set_dtype(mx.float32)  # scales and biases too, so that dequantising rounds nothing
         dequantize_model(model)
         model.set_dtype(mx.float32)
         if self._can_compile:
             hook_swiglu()
-        return "float32"
 
     def memory_bytes(self) -> int:
         return available_memory()
-
-
-def stored_form(model: nn.Module) -> str:
-    """Like "4-bit" or "bfloat16": the form of most of the weights."""
-    bits = [module.bits for module in model.modules() if hasattr(module, "bits")]
-    if bits:
-        return f"{max(set(bits), key=bits.count)}-bit"
-    sizes: dict[str, int] = {}
-    for _, array in flat_arrays(model.parameters()):
-        name = str(array.dtype).removeprefix("mlx.core.")
-        sizes[name] = sizes.get(name, 0) + array.size
-    return max(sizes, key=lambda name: sizes[name])
 
 
 def available_memory() -> int:

@@ -7,7 +7,6 @@ import mlx.nn as nn
 from mlx_lm.utils import dequantize_model, get_total_parameters
 
 from anllm.config import Weights
-from anllm.runner.backends.cpu import stored_form
 from anllm.runner.backends.cuda_kernels import make_kernels
 from anllm.runner.sampler import DeviceSampler
 
@@ -24,12 +23,11 @@ class CudaBackend:
         self.kernels = make_kernels()
         self.sampler = DeviceSampler()
 
-    def prepare(self, model: nn.Module, weights: Weights) -> str:
+    def prepare(self, model: nn.Module, weights: Weights) -> None:
         """Dequantised where that fits: it is the faster form here, at every batch size (docs/architecture.md)."""
         fits = 2 * get_total_parameters(model) < HALF_SHARE * self.memory_bytes()
         if weights is Weights.DEQUANTIZE or (weights is Weights.AUTO and fits):
             dequantize_model(model)
-        return stored_form(model)
 
     def memory_bytes(self) -> int:
         return int(mx.device_info()["free_memory"])

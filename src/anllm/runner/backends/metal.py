@@ -8,7 +8,6 @@ from mlx_lm.utils import dequantize_model
 
 from anllm.config import Weights
 from anllm.runner.attention import StockKernels
-from anllm.runner.backends.cpu import stored_form
 from anllm.runner.sampler import DeviceSampler
 
 
@@ -23,10 +22,9 @@ class MetalBackend:
         self.sampler = DeviceSampler()
         mx.set_wired_limit(self.memory_bytes())
 
-    def prepare(self, model: nn.Module, weights: Weights) -> str:
+    def prepare(self, model: nn.Module, weights: Weights) -> None:
         if weights is Weights.DEQUANTIZE:
             dequantize_model(model)
-        return stored_form(model)
 
     def memory_bytes(self) -> int:
         return int(mx.device_info()["max_recommended_working_set_size"])
