@@ -97,8 +97,6 @@ class Scheduler:
         if not decodes and not prefills:
             return None
         self._submitted_s.append(now_s)
-        in_use = {s.slot for s in decodes}  # a sequence may have been preempted after it had moved
-        copies = [copy for copy in copies if copy.target in in_use]
         # A prompt's last token alone is a decode row too.
         scheduled = sorted(decodes + prefills, key=lambda s: (not s.is_decode, s.slot))
         return StepPlan(tuple(scheduled), resizes=self._pool.take_resizes(), copies=tuple(copies))
@@ -168,7 +166,8 @@ class Scheduler:
         return [self._scheduled(s, 1) for s in self._running if s.is_decoding], copies
 
     def _ensure_capacity(self, sequence: Sequence) -> list[SlotCopy]:
-        """Move a sequence that outgrew its row to a larger one; preempt younger ones, at last itself, for the room."""
+        """Move a sequence that outgrew its row to a larger one; preempt younger ones, at last itself, for the room. Who
+        has moved in this step is older, and so never preempted in it."""
         assert sequence.slot is not None
         if sequence.num_tokens <= sequence.slot.capacity:
             return []

@@ -100,6 +100,7 @@ class FakeRunner:
             self._write(copy.target, 0, row[: copy.num_tokens])
         slots = [s.slot for s in plan.scheduled]
         assert len(slots) == len(set(slots)), "a slot twice in one step"
+        assert {copy.target for copy in plan.copies} <= set(slots), "a row copied for nobody"
         computed = [(s.request_id, token) for s in plan.scheduled if (token := self._compute(s)) is not None]
         self._sampled = dict(computed)
         told = [
