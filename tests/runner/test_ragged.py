@@ -1,4 +1,4 @@
-"""The ragged way of a flattened step, with a slow ragged kernel in the place of a backend's own."""
+"""The ragged and the fused way of a flattened step, with slow kernels in the place of a backend's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anllm.runner.seen import SeenTokens
 from anllm.scheduler import scheduler as scheduler_module
 from runner.families import VOCAB, WINDOW, tiny
 from runner.greedy import MAX_MODEL_LEN, check_greedy, random_tokens, run_greedy
-from runner.ragged import SlowRaggedKernels
+from runner.ragged import SlowFusedKernels, SlowRaggedKernels
 
 pytestmark = pytest.mark.mlx
 FAMILIES = ["llama", "gemma3_text", "gpt_oss", "qwen3", "starcoder2"]
@@ -39,9 +39,10 @@ def choose(model: nn.Module, kernels: SlowRaggedKernels) -> ChosenForward:
     return chosen
 
 
+@pytest.mark.parametrize("kind", [SlowRaggedKernels, SlowFusedKernels])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ragged_greedy_tokens_are_the_models_own(family: str) -> None:
-    model, kernels = tiny(family), SlowRaggedKernels()
+def test_greedy_tokens_are_the_models_own(family: str, kind: type[SlowRaggedKernels]) -> None:
+    model, kernels = tiny(family), kind()
     prompts = [random_tokens(length, seed=length) for length in (5, 2 * WINDOW + 1, 250, 77)]
     run = run_greedy(choose(model, kernels), prompts, max_tokens=12)
     assert kernels.calls
@@ -55,9 +56,14 @@ def test_long_chunks_keep_the_kernel_of_their_own_and_the_order_of_tokens() -> N
 
     plan = StepPlan((entry(0, 256, 9, 1), entry(1, 512, 300, 1), entry(2, 256, 0, 90), entry(3, 256, 0, 4)))
     layout = StepLayout(plan, is_ragged=True)
-    groups = [reader for reader in layout.readers if isinstance(reader, RaggedGroup)]
-    assert [group.tokens.tolist() for group in groups] == [[0, 92, 93, 94, 95], [1]]
-    assert len(layout.readers) == 3
+    assert len(layout.readers) == 2
+    assert layout.ragged_rows is None
+    group = layout.readers[0]
+    assert isinstance(group, RaggedGroup)
+    assert group.tokens.tolist() == [0, 1, 92, 93, 94, 95]
+    assert group.rows.capacities == (256, 512)
+    slots = [[0, 0, 9, 256], [1, 1, 300, 512], *([0, 3, position, 256] for position in range(4))]
+    assert group.rows.table.tolist() == slots
     order = [int(t) for reader in layout.readers for t in reader.tokens]
     assert layout.order is not None
     assert [order[i] for i in layout.order.tolist()] == list(range(96))
@@ -70,7 +76,7 @@ class AheadRunner(ModelRunner):
     """A ModelRunner around a tiny model, without a folder."""
 
     def __init__(self, model: nn.Module) -> None:
-        chosen = choose(model, SlowRaggedKernels())
+        chosen = choose(model, SlowFusedKernels())
         self._forward, self._sampler, self._last = chosen.forward, DeviceSampler(), None
         self._seen = SeenTokens()
         per_token = max(chosen.bytes_per_token, 1)

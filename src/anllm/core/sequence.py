@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import repeat
 
 from anllm.core.request import Request
 from anllm.core.step import PENDING, Slot
@@ -56,7 +57,9 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether only the newest token is still to be computed."""
-        return self.num_output_tokens > 0 and self.num_uncomputed_tokens == 1 and not self.is_full
+        num_output_tokens = len(self.output_token_ids) + self.num_pending  # for each row of each step, so no detours
+        is_newest = len(self.request.prompt_token_ids) + num_output_tokens - self.num_computed_tokens == 1
+        return is_newest and 0 < num_output_tokens < self.max_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -72,6 +75,6 @@ class Sequence:
         prompt = self.request.prompt_token_ids
         if end <= len(prompt):
             return prompt[start:end]
-        outputs = self.output_token_ids + [PENDING] * self.num_pending
-        first = prompt[start:] if start < len(prompt) else ()
-        return (*first, *outputs[max(0, start - len(prompt)) : end - len(prompt)])
+        first, last = max(0, start - len(prompt)), end - len(prompt)
+        known = self.output_token_ids[first:last]
+        return (*prompt[start:], *known, *repeat(PENDING, last - first - len(known)))

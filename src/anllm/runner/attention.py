@@ -6,7 +6,7 @@ The layout of a step is worked out once, for all layers. Its arrays are small an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from anllm.core.step import ScheduledSequence, Slot, StepPlan
 from anllm.runner.hook import Function, replace_in_models
 from anllm.runner.kv_store import LayerSlabs
+from anllm.runner.ragged import RaggedGroup, RaggedRows
 
 # Where a step's K/V goes in one size class: its capacity, the tokens that go there (None: all), their flat slab rows.
 Target = tuple[int, mx.array | None, mx.array]
@@ -41,29 +42,6 @@ class Kernels(Protocol):
     ) -> mx.array:
         """q: [b, q_heads, n, dim]; k, v: [b, kv_heads, length, dim]; mask: bool, broadcast to [b, q_heads, n, length],
         or "causal" (the last query sees all keys). Returns [b, q_heads, n, value_dim]."""
-        ...
-
-
-@runtime_checkable
-class RaggedKernels(Protocol):
-    """Attention of many rows, each over its own slot and length, in place: where a backend has a kernel for it."""
-
-    def ragged(
-        self,
-        q: mx.array,
-        k: mx.array,
-        v: mx.array,
-        *,
-        slots: mx.array,
-        lengths: mx.array,
-        longest: int,
-        scale: mx.array,
-        window: int | None,
-        sinks: mx.array | None,
-    ) -> mx.array:
-        """q: [rows, q_heads, 1, dim]; k, v: slabs [slots, kv_heads, capacity, dim]; slots, lengths: int32 [rows];
-        scale: float32 [1]. Row i attends over the newest `window` of the first lengths[i] tokens of slots[i].
-        Returns [rows, q_heads, 1, dim]. Raises ValueError for heads that the kernel can't take."""
         ...
 
 
@@ -197,40 +175,6 @@ class Reader(Protocol):
         ...
 
 
-class RaggedGroup:
-    """All tokens of one size class that the ragged kernel takes: decode rows, and tokens of short prefill chunks."""
-
-    def __init__(
-        self, capacity: int, slots: mx.array, lengths: mx.array, *, longest: int, tokens: np.ndarray | None = None
-    ) -> None:
-        """slots, lengths: int32 [n]; a token's length is the number of tokens it sees, with itself. longest: no less
-        than any length. tokens: which of the step's tokens they are; None is all."""
-        self.tokens = np.arange(slots.size) if tokens is None else tokens
-        self._capacity = capacity
-        self._slots = slots
-        self._lengths = lengths
-        self._longest = longest
-        self._scales: dict[float, mx.array] = {}
-
-    def attend(
-        self, kernels: RaggedKernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
-    ) -> mx.array:
-        """q: [n, q_heads, 1, dim] -> [n, q_heads, 1, dim]"""
-        if scale not in self._scales:
-            self._scales[scale] = mx.array([scale], mx.float32)
-        return kernels.ragged(
-            q,
-            layer.keys(self._capacity),
-            layer.values(self._capacity),
-            slots=self._slots,
-            lengths=self._lengths,
-            longest=self._longest,
-            scale=self._scales[scale],
-            window=layer.shape.window,
-            sinks=sinks,
-        )
-
-
 class StepLayout:
     """Where every token of a flattened step stands, is written, and looks."""
 
@@ -249,31 +193,33 @@ class StepLayout:
         chunks = _prefill_chunks(scheduled, ends - counts)
         if is_ragged:
             long_chunks = [c for c in chunks if c.count * (c.start + c.count) > RAGGED_PAIRS]
-            self.readers: list[Reader] = [*self._ragged_groups(long_chunks), *long_chunks]
+            self.readers: list[Reader] = [*self._ragged_group(long_chunks), *long_chunks]
         else:
             self.readers = [*_decode_groups(scheduled), *chunks]
         self._set_order()
         self._targets: dict[int, list[Target]] = {}
+        # Set where a kernel writes K/V behind MLX's back: whoever evaluates this has made all layers' writes happen.
+        self.written: mx.array | None = None
 
-    def _ragged_groups(self, others: Iterable[PrefillChunk]) -> list[RaggedGroup]:
-        """By size class, every token that is not in one of the other readers' chunks."""
+    @property
+    def ragged_rows(self) -> RaggedRows | None:
+        """All tokens of the step, where the ragged kernel takes all of them."""
+        only = self.readers[0] if len(self.readers) == 1 else None
+        return only.rows if isinstance(only, RaggedGroup) else None
+
+    def _ragged_group(self, others: Iterable[PrefillChunk]) -> list[RaggedGroup]:
+        """Every token that is not in one of the other readers' chunks; one group, or none."""
         mine = np.ones(len(self.tokens), bool)
         for chunk in others:
             mine[chunk.tokens] = False
-        groups = []
-        for capacity in self.capacities:
-            tokens = np.flatnonzero(mine & (self._capacities == capacity))
-            if len(tokens):
-                lengths = self._positions[tokens] + 1
-                group = RaggedGroup(
-                    capacity,
-                    mx.array(self._slots[tokens]),
-                    mx.array(lengths),
-                    longest=int(lengths.max()),
-                    tokens=tokens,
-                )
-                groups.append(group)
-        return groups
+        tokens = np.flatnonzero(mine)
+        if not len(tokens):
+            return []
+        capacities, positions = self._capacities[tokens], self._positions[tokens]
+        classes, index = np.unique(capacities, return_inverse=True)
+        table = np.stack([index, self._slots[tokens], positions, capacities], axis=1).astype(np.int32)
+        rows = RaggedRows(mx.array(table), tuple(classes.tolist()), longest=int(positions.max()) + 1)
+        return [RaggedGroup(tokens, rows)]
 
     def _set_order(self) -> None:
         """How the readers' tokens, one after the other, map to the step's."""
@@ -338,9 +284,9 @@ class FlatCache:
 
     def __init__(self, layer: LayerSlabs, layout: StepLayout, kernels: Any) -> None:
         self.offset = layout.positions
-        self._layer = layer
-        self._layout = layout
-        self._kernels = kernels
+        self.layer = layer
+        self.layout = layout
+        self.kernels = kernels
 
     def make_mask(self, *args: Any, **kwargs: Any) -> None:
         """Masks are attend()'s business."""
@@ -348,18 +294,18 @@ class FlatCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """keys, values: [T, kv_heads, 1, dim]. What is returned is not used: attend() reads the slabs."""
-        for capacity, tokens, rows in self._layout.targets(self._layer.shape.num_heads):
+        for capacity, tokens, rows in self.layout.targets(self.layer.shape.num_heads):
             k, v = (keys, values) if tokens is None else (keys[tokens], values[tokens])
-            self._layer.write(capacity, rows, k, v)
+            self.layer.write(capacity, rows, k, v)
         return keys, values
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """queries: [T, q_heads, 1, dim] -> [T, q_heads, 1, value_dim]"""
-        layout = self._layout
+        layout = self.layout
         if len(layout.readers) == 1:
-            return layout.readers[0].attend(self._kernels, queries, self._layer, scale, sinks)
+            return layout.readers[0].attend(self.kernels, queries, self.layer, scale, sinks)
         outs = [
-            reader.attend(self._kernels, queries[pick], self._layer, scale, sinks)
+            reader.attend(self.kernels, queries[pick], self.layer, scale, sinks)
             for reader, pick in zip(layout.readers, layout.picks, strict=True)
         ]
         out = mx.concatenate(outs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import resource
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from anllm.core.step import Runner
 from anllm.errors import ConfigError
 from anllm.runner.blas import Blas, load_blas
 
+MLX_ENVIRONMENT = {"MLX_CUDA_GRAPH_CACHE_SIZE": "2000", "MLX_ENABLE_CACHE_THRASHING_CHECK": "0"}
 NO_BACKEND = (
     "MLX has no backend here. Install one: pip install 'anllm[cpu]', or with an NVIDIA GPU 'anllm[cuda13]' or "
     "'anllm[cuda12]'."
@@ -40,6 +42,7 @@ def build_runner(
 
     Raises ConfigError (no backend, a bad BLAS) and ModelError (the model can't be served).
     """
+    set_environment()
     blas = load_blas(settings.model.blas, cache_folder) if runs_on_cpu() else Blas("")
     with _kept_file_limit():
         try:
@@ -50,6 +53,16 @@ def build_runner(
         from anllm.runner.run import ModelRunner
 
         return ModelRunner(settings, select_backend(blas), on_progress)
+
+
+def set_environment() -> None:
+    """What MLX reads from its environment at first use; what is set there already stays.
+
+    MLX keeps its CUDA graphs by their shape, 400 by default, and ends the process ("Cache thrashing is happening")
+    after 800 new ones. A server's steps have more shapes than that in a day.
+    """
+    for name, value in MLX_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def runs_on_cpu() -> bool:

@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,11 +21,13 @@ from anllm.core.request import SamplingParams
 from anllm.core.step import ScheduledSequence, SlabResize, Slot, StepPlan
 from anllm.errors import ModelError
 from anllm.runner.arrays import flat_arrays
-from anllm.runner.attention import Kernels, RaggedKernels, hook_attention
+from anllm.runner.attention import Kernels, hook_attention
 from anllm.runner.compatible import BuildCache, BuildPart, CompatibleForward, StateStore
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.forward import Forward, Head
+from anllm.runner.fusion import FusedKernels, Fusion, fuse
 from anllm.runner.kv_store import KVStore, LayerShape
+from anllm.runner.ragged import RaggedKernels
 from anllm.runner.sequential import SequentialForward
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,14 @@ class CacheKinds:
         return sum(shape.bytes_per_token for shape in self.shapes)
 
 
+class Way(NamedTuple):
+    """What builds a way; is_fused: with the model's layers fused (fusion.py)."""
+
+    name: str
+    build: Callable[[], ChosenForward]
+    is_fused: bool = False
+
+
 class UnsuitableError(Exception):
     """A way can't go with this model; the message says why."""
 
@@ -75,9 +85,12 @@ def choose_forward(model: nn.Module, kernels: Kernels, wanted: Execution, vocab_
     references, caches = _references(model, sequences)
     tolerance = TOLERANCE.get(references[0].dtype, HALF_TOLERANCE)
     reasons = []
-    for name, build in _ways(model, kernels, caches):
-        if wanted not in (Execution.AUTO, name):
+    fusion = fuse(model, kernels) if isinstance(kernels, FusedKernels) else Fusion()
+    for name, build, is_fused in _ways(model, kernels, caches):
+        if wanted not in (Execution.AUTO, name) or (is_fused and not fusion.replaced):
             continue
+        if not is_fused:
+            fusion.undo()
         try:
             chosen = build()
             difference = _largest_difference(build().forward, sequences, references)
@@ -101,7 +114,7 @@ def vocabulary_size(model: nn.Module) -> int:
 # -- the ways ----------------------------------------------------------------------------------------------------------
 
 
-def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[str, Callable[[], ChosenForward]]]:
+def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
     """What builds each way, fast ones first. Each call builds a new one, with stores of its own."""
     head = Head(model)
 
@@ -129,10 +142,10 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[tuple[s
         size = sum(array.nbytes for _, array in flat_arrays([c.state for c in caches]))
         return ChosenForward(SequentialForward(model, head), -(-size // NUM_TOKENS), 0)
 
-    ways = [("flattened", flattened), ("compatible", compatible), ("sequential", sequential)]
-    if isinstance(kernels, RaggedKernels):
-        ways.insert(0, ("flattened", ragged))
-    return ways
+    plain = [Way("flattened", flattened), Way("compatible", compatible), Way("sequential", sequential)]
+    if not isinstance(kernels, RaggedKernels):
+        return plain
+    return [Way("flattened", ragged, is_fused=True), Way("flattened", ragged), *plain]
 
 
 def analyse(caches: list[Any]) -> CacheKinds:

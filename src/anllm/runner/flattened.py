@@ -51,7 +51,7 @@ class FlattenedForward:
         self._head = head
         self._store = store
         self._kernels = kernels
-        self._is_ragged = is_ragged
+        self.is_ragged = is_ragged
 
     def logits(self, plan: StepPlan) -> mx.array | None:
         logits, touched = self.begin(plan)
@@ -62,7 +62,7 @@ class FlattenedForward:
         """As logits(), but nothing is evaluated: the logits, and the slabs that the step writes to. PENDING tokens are
         those of `last`."""
         self._store.apply(plan.resizes, plan.copies)
-        layout = StepLayout(plan, is_ragged=self._is_ragged)
+        layout = StepLayout(plan, is_ragged=self.is_ragged)
         cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
         tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)
         logits = None
@@ -70,4 +70,7 @@ class FlattenedForward:
             logits = self._head(tokens[:, None], cache, layout.sampled, [0] * len(layout.sampled))
         else:
             self._head.skip(tokens[:, None], cache)
-        return logits, self._store.arrays(layout.capacities)
+        touched = self._store.arrays(layout.capacities)
+        if layout.written is not None:
+            touched.append(layout.written)
+        return logits, touched

@@ -52,6 +52,10 @@ class LayerSlabs:
         self._keys[capacity][index] = keys.reshape(-1, self.shape.key_dim).astype(self.shape.dtype)
         self._values[capacity][index] = values.reshape(-1, self.shape.value_dim).astype(self.shape.dtype)
 
+    def flat(self, capacity: int) -> tuple[mx.array, mx.array]:
+        """K and V as they are stored: [num_slots * num_heads * capacity, dim]"""
+        return self._keys[capacity], self._values[capacity]
+
     def arrays(self, capacities: Iterable[int]) -> list[mx.array]:
         """The slabs of these capacities, to be evaluated."""
         return [slabs[c] for c in capacities for slabs in (self._keys, self._values)]

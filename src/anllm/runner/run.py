@@ -117,7 +117,24 @@ class ModelRunner:
         mx.reset_peak_memory()
         self.run(StepPlan((prompt,)))
         per_token = (mx.get_peak_memory() - before) / num_tokens
+        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
+            self._warm_up_ragged()
         return max(int(2 * per_token * scheduler.max_num_batched_tokens), MIN_WORKING_BYTES)
+
+
+    def _warm_up_ragged(self) -> None:
+        """The ragged kernels are compiled for one size class or several, and for near tokens or far ones."""
+        near, far = Slot(SMALLEST_CAPACITY, 0), Slot(4 * SMALLEST_CAPACITY, 0)
+        params = SamplingParams(temperature=0)
+
+        def row(slot: Slot, position: int) -> ScheduledSequence:
+            return ScheduledSequence(slot.capacity, slot, position, (0,), True, 1, params)
+
+        last = far.capacity - 1
+        self.run(StepPlan((row(near, 1), row(far, 1)), resizes=(SlabResize(far.capacity, 1),)))
+        self.run(StepPlan((row(far, last),)))
+        self.run(StepPlan((row(near, 1), row(far, last))))
+        self.run(StepPlan((row(near, 1),), resizes=(SlabResize(far.capacity, 0),)))
 
 
 class _Done:

@@ -160,10 +160,11 @@ class Scheduler:
         The sources of the moves are still owned; the caller frees them.
         """
         copies: list[SlotCopy] = []
-        for sequence in list(self._running):  # oldest first when memory must be found
-            if sequence.status is SequenceStatus.RUNNING and sequence.is_decoding:
+        decoding = [s for s in self._running if s.is_decoding]
+        for sequence in decoding:  # oldest first when memory must be found
+            if sequence.status is SequenceStatus.RUNNING:
                 copies.extend(self._ensure_capacity(sequence))
-        return [self._scheduled(s, 1) for s in self._running if s.is_decoding], copies
+        return [self._scheduled(s, 1) for s in decoding if s.status is SequenceStatus.RUNNING], copies
 
     def _ensure_capacity(self, sequence: Sequence) -> list[SlotCopy]:
         """Move a sequence that outgrew its row to a larger one; preempt younger ones, at last itself, for the room. Who

@@ -8,6 +8,7 @@ from mlx_lm.utils import dequantize_model, get_total_parameters
 
 from anllm.config import Weights
 from anllm.runner.backends.cuda_kernels import make_kernels
+from anllm.runner.backends.cuda_quantized import hook_quantized_layers
 from anllm.runner.sampler import DeviceSampler
 
 HALF_SHARE = 0.6  # of the device that dequantised weights may take; the rest is for K/V and work
@@ -28,6 +29,7 @@ class CudaBackend:
         fits = 2 * get_total_parameters(model) < HALF_SHARE * self.memory_bytes()
         if weights is Weights.DEQUANTIZE or (weights is Weights.AUTO and fits):
             dequantize_model(model)
+        hook_quantized_layers()
 
     def memory_bytes(self) -> int:
         return int(mx.device_info()["free_memory"])
