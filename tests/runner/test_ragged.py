@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mlx.nn as nn
 import pytest
 
-from anllm.config import Execution, SchedulerConfig
+from anllm.config import CacheConfig, Execution, ModelConfig, SchedulerConfig, Weights
 from anllm.core.events import Abort, Add, EngineInfo, StepEvents
 from anllm.core.request import Request, SamplingParams
 from anllm.core.step import ScheduledSequence, Slot, StepPlan
 from anllm.engine.loop import EngineLoop
 from anllm.runner import attention
 from anllm.runner.attention import RaggedGroup, StepLayout
+from anllm.runner.build import RunnerSettings
 from anllm.runner.contract import ChosenForward, choose_forward
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.run import ModelRunner
@@ -19,6 +22,7 @@ from anllm.runner.sampler import DeviceSampler
 from anllm.runner.seen import SeenTokens
 from anllm.scheduler import scheduler as scheduler_module
 from runner.families import VOCAB, WINDOW, tiny
+from runner.folders import save
 from runner.greedy import MAX_MODEL_LEN, check_greedy, random_tokens, run_greedy
 from runner.ragged import SlowFusedKernels, SlowRaggedKernels
 
@@ -127,3 +131,40 @@ def test_one_step_ahead_gives_the_tokens_of_each_request_alone(temperature: floa
     for request in requests:
         if request.request_id != 4:
             assert together[request.request_id] == answers([request])[request.request_id]
+
+
+# -- a runner from a folder --------------------------------------------------------------------------------------------
+
+
+class GpuLikeBackend:
+    """A Backend as a GPU has it, on MLX's default device."""
+
+    name = "test"
+    blas = ""
+
+    def __init__(self) -> None:
+        self.kernels = SlowFusedKernels()
+        self.sampler = DeviceSampler()
+
+    def prepare(self, model: nn.Module, weights: Weights) -> None:
+        pass
+
+    def memory_bytes(self) -> int:
+        return 4 << 30
+
+
+def test_a_runner_with_fused_layers_starts_warm_and_answers_as_the_model_does(tmp_path: Path) -> None:
+    """The warm-up runs every variant of the ragged kernels, and leaves the slabs free for the pool."""
+    made = save(tmp_path)
+    backend = GpuLikeBackend()
+    settings = RunnerSettings(tmp_path, (), ModelConfig(), CacheConfig(kv_memory_bytes=1 << 28), SchedulerConfig())
+    runner = ModelRunner(settings, backend, lambda progress: None)
+    assert backend.kernels.calls
+    tokens: list[int] = []
+    loop = EngineLoop(runner, settings.scheduler, lambda events: [tokens.extend(t.token_ids) for t in events.tokens])
+    prompt = random_tokens(300, seed=3)
+    loop.take([Add(Request(request_id=0, prompt_token_ids=prompt, params=SamplingParams(temperature=0, max_tokens=6)))])
+    while loop.step():
+        pass
+    assert check_greedy(made, prompt, tokens) == 0
+    loop.close()
