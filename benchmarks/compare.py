@@ -10,7 +10,6 @@ float32 weights: FOLDER must then hold those), llama_cpp (llama-server, if it is
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
@@ -19,7 +18,7 @@ from typing import Any
 
 from environment import describe
 from load import Load, add_load_arguments, closed_loops, run
-from servers import Running, Server, anllm, llama_cpp, mlx_lm, started
+from servers import Running, Server, anllm, gpu_memory_bytes, llama_cpp, mlx_lm, started
 
 
 def servers(options: argparse.Namespace) -> list[Server]:
@@ -36,14 +35,15 @@ def servers(options: argparse.Namespace) -> list[Server]:
     return [server for server in found if server is not None]
 
 
-def measure(running: Running, loads: list[Load]) -> list[dict[str, Any]]:
+def measure(running: Running, loads: list[Load], clients: int) -> list[dict[str, Any]]:
     """Warm up, then all loads."""
     warm_up = Load("warm-up", loads[0].prompt, 4, 2, streams=2, seed=99)
-    asyncio.run(run(warm_up, running.url, running.server.model))
+    run(warm_up, running.url, running.server.model)
     rows = []
     for load in loads:
-        outcome = asyncio.run(run(load, running.url, running.server.model))
-        rows.append({"load": load.name, **outcome.figures(), "memory_bytes": running.memory_bytes()})
+        outcome = run(load, running.url, running.server.model, clients)
+        memory = {"memory_bytes": running.memory_bytes(), "gpu_memory_bytes": gpu_memory_bytes()}
+        rows.append({"load": load.name, "streams": load.streams, **outcome.figures(), **memory})
     return rows
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     for repeat in range(options.repeats):
         for server in contestants if repeat % 2 == 0 else contestants[::-1]:
             with started(server) as running:
-                rows = measure(running, loads)
+                rows = measure(running, loads, options.clients)
             for row in rows:
                 rates.setdefault((server.name, row["load"]), []).append(row["output_tok_s"])
                 runs.append({"server": server.name, **row})

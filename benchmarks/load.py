@@ -11,9 +11,11 @@ import argparse
 import asyncio
 import json
 import math
+import multiprocessing
 import random
 import time
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -77,11 +79,21 @@ WORDS = [
     "power",
     "hour",
 ]
-SAMPLING = (
+SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.7},
     {"temperature": 1.0, "top_p": 0.9},
     {"temperature": 1.3, "seed": 1},
+)
+
+
+# Name, words of prompt, tokens of output, spread, mixed sampling parameters.
+STANDARD = (
+    ("128+128, ", 128, 128, 0.0, False),
+    ("1024+128, ", 1024, 128, 0.0, False),
+    ("128+1024, ", 128, 1024, 0.0, False),
+    ("churn, ", 256, 128, 0.8, False),
+    ("mixed sampling, ", 128, 128, 0.0, True),
 )
 
 
@@ -103,9 +115,14 @@ class Load:
     mixed: bool = False
     seed: int = 0
 
+    @property
+    def kind(self) -> tuple[int, int, float, bool]:
+        """Loads of one kind differ in the number of streams alone."""
+        return self.prompt, self.output, self.spread, self.mixed
+
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that closed_loops() reads."""
+    """The flags that closed_loops() and run() read."""
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--prompt", type=int, default=100, help="words")
     parser.add_argument("--output", type=int, default=48, help="tokens")
@@ -113,22 +130,30 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mixed", action="store_true", help="sampling parameters differ from request to request")
     parser.add_argument("--rounds", type=int, default=2, help="requests a stream")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--standard", action="store_true", help="the standard loads, in place of all of the above")
+    parser.add_argument("--clients", type=int, default=1, help="processes that the streams are spread over")
 
 
 def closed_loops(options: argparse.Namespace) -> list[Load]:
-    """One load for each number of streams."""
+    """One load for each number of streams; with --standard, those of each standard kind."""
+    streams = [int(number) for number in options.streams.split(",")]
+    if not options.standard:
+        kinds = [("", options.prompt, options.output, options.spread, options.mixed)]
+    else:
+        kinds = list(STANDARD)
     return [
         Load(
-            f"{streams} streams",
-            options.prompt,
-            options.output,
-            max(streams * options.rounds, 2),
-            streams=streams,
-            spread=options.spread,
-            mixed=options.mixed,
+            f"{name}{number} streams",
+            prompt,
+            output,
+            max(number * options.rounds, 2),
+            streams=number,
+            spread=spread,
+            mixed=mixed,
             seed=options.seed,
         )
-        for streams in map(int, options.streams.split(","))
+        for name, prompt, output, spread, mixed in kinds
+        for number in streams
     ]
 
 
@@ -144,6 +169,16 @@ class Outcome:
     gap_s: list[float] = field(default_factory=list)
     request_s: list[float] = field(default_factory=list)
     wall_s: float = 0.0
+
+    def add(self, other: Outcome) -> None:
+        """What another client saw of the same load, at the same time."""
+        self.output_tokens += other.output_tokens
+        self.prompt_tokens += other.prompt_tokens
+        self.num_done += other.num_done
+        self.errors += other.errors
+        self.first_token_s += other.first_token_s
+        self.gap_s += other.gap_s
+        self.request_s += other.request_s
 
     def figures(self) -> dict[str, Any]:
         """For JSON: rates per second, times in milliseconds."""
@@ -192,10 +227,46 @@ def _length(rng: random.Random, mean: int, spread: float) -> int:
     return max(1, min(8 * mean, round(rng.lognormvariate(math.log(mean) - spread**2 / 2, spread))))
 
 
-async def run(load: Load, url: str, model: str, timeout_s: float = 600) -> Outcome:
-    """Send the load to the server at `url` and wait for all of it."""
+def run(load: Load, url: str, model: str, clients: int = 1) -> Outcome:
+    """Send the load to the server at `url` and wait for all of it.
+
+    A client in Python takes about 0.1 ms a token, so that many streams of a quick server need several of them.
+    """
+    requests = bodies(load, model)
+    clients = min(clients, load.streams or clients)
+    if clients == 1:
+        return asyncio.run(_send(load, url, requests))
+    shares = [
+        replace(
+            load, streams=_share(load.streams, i, clients), rate=load.rate and load.rate / clients, seed=load.seed + i
+        )
+        for i in range(clients)
+    ]
+    started = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(clients, mp_context=context) as pool:
+        list(pool.map(time.sleep, [0.2] * clients))  # all of them are there
+        started = time.perf_counter()
+        outcomes = list(
+            pool.map(_send_in_process, shares, [url] * clients, [requests[i::clients] for i in range(clients)])
+        )
+    merged = Outcome(wall_s=time.perf_counter() - started)
+    for outcome in outcomes:
+        merged.add(outcome)
+    return merged
+
+
+def _share(streams: int | None, i: int, clients: int) -> int | None:
+    return None if streams is None else streams // clients + (i < streams % clients)
+
+
+def _send_in_process(load: Load, url: str, requests: list[dict[str, Any]]) -> Outcome:
+    return asyncio.run(_send(load, url, requests))
+
+
+async def _send(load: Load, url: str, requests: list[dict[str, Any]], timeout_s: float = 600) -> Outcome:
     outcome = Outcome()
-    todo = iter(bodies(load, model))
+    todo = iter(requests)
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     started = time.perf_counter()

@@ -43,6 +43,16 @@ class Running:
         return sum(_resident_bytes(pid) for pid in _tree(self.pid))
 
 
+def gpu_memory_bytes() -> int | None:
+    """What all processes have taken of the first GPU; None without one."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return int(done.stdout.split()[0]) << 20
+
+
 def anllm(model: Path, *flags: str) -> Server:
     code = "from anllm.cli import main; main()"
     command = (sys.executable, "-c", code, "serve", str(model), "--port", "{port}", "--log-level", "warning", *flags)
