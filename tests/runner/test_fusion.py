@@ -11,7 +11,6 @@ import pytest
 from mlx_lm.models import llama
 
 from anllm.config import Execution
-from anllm.runner.backends.cuda_quantized import in_two_dimensions
 from anllm.runner.build import MLX_ENVIRONMENT, set_environment
 from anllm.runner.contract import choose_forward
 from anllm.runner.fusion import FusedAttention, FusedMLP, fuse
@@ -116,21 +115,6 @@ def test_a_slower_way_that_is_asked_for_gets_no_fused_layers() -> None:
     model = tiny("llama")
     choose_forward(model, SlowFusedKernels(), Execution.COMPATIBLE, VOCAB)
     assert kinds(model) == (0, 0)
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 64), (3, 1, 64), (7, 64), (2, 4, 64), (9, 1, 64)])
-def test_quantised_layers_in_two_dimensions(shape: tuple[int, ...]) -> None:
-    layer, seen = nn.QuantizedLinear(64, 96, group_size=32, bits=4), []
-
-    def stock(self: nn.QuantizedLinear, x: mx.array) -> mx.array:
-        seen.append(x.shape)
-        return nn.QuantizedLinear.__call__(self, x)
-
-    x = mx.random.normal(shape)
-    assert mx.allclose(in_two_dimensions(stock)(layer, x), layer(x), atol=1e-5)
-    (rows, width) = seen[0]
-    assert width == 64
-    assert rows == 1 or rows >= 8
 
 
 def test_mlx_does_not_end_the_process_for_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,6 @@ class ModelRunner:
             self._warm_up_ragged()
         return max(int(2 * per_token * scheduler.max_num_batched_tokens), MIN_WORKING_BYTES)
 
-
     def _warm_up_ragged(self) -> None:
         """The ragged kernels are compiled for one size class or several, and for near tokens or far ones."""
         near, far = Slot(SMALLEST_CAPACITY, 0), Slot(4 * SMALLEST_CAPACITY, 0)

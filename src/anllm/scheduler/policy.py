@@ -23,7 +23,7 @@ class PrefillPace:
     """
 
     SLOWDOWN = 1.6
-    MIN_ALLOWANCE_S = 0.01
+    MIN_ALLOWANCE_S = 0.005
     MAX_ALLOWANCE_S = 0.2
 
     def __init__(self) -> None:

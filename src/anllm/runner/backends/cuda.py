@@ -29,7 +29,8 @@ class CudaBackend:
         fits = 2 * get_total_parameters(model) < HALF_SHARE * self.memory_bytes()
         if weights is Weights.DEQUANTIZE or (weights is Weights.AUTO and fits):
             dequantize_model(model)
-        hook_quantized_layers()
+        if any(isinstance(module, nn.QuantizedLinear) for module in model.modules()):
+            hook_quantized_layers()
 
     def memory_bytes(self) -> int:
         return int(mx.device_info()["free_memory"])

@@ -1,39 +1,96 @@
-"""Quantised linear layers for CUDA, in the shape in which MLX's kernels are quick.
+"""Quantised linear layers for CUDA, in the form in which they are quick.
 
-With a batch of single tokens, [rows, 1, width], MLX reads the weights again for each row: measured on an H200, 128
-rows of a layer of 4096 by 4096 take 3,263 µs so, and 136 µs as [rows, width]. With 2 to 7 rows it takes its kernel for
-one row, several times; 8 rows, some of them padding, take a third of that.
+MLX's quantised product reads the weights again for each row of [rows, 1, width]: measured on an H200, 128 rows of a
+layer of 4096 by 4096 take 3,263 µs so, and 136 µs as [rows, width]. With 2 to 7 rows it takes its kernel for one row,
+several times; 8 rows, some of them padding, take a third of that. And with few rows more than that, it is quicker to
+dequantise the layer, which takes no more than writing and reading it once, and to multiply as if it had never been
+quantised. From how many rows on is measured at start.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-FEWEST_ROWS = 8  # that get the kernel for many rows
+FEWEST_ROWS = 8  # that get MLX's kernel for many rows
+TRIED_ROWS = (2, 8, 32, 128)
+NEVER = 1 << 30
+
+Linear = Callable[[Any, mx.array], mx.array]
 
 
-def in_two_dimensions(linear: Callable[[Any, mx.array], mx.array]) -> Callable[[Any, mx.array], mx.array]:
-    """The same layer, called with [rows, width], and never with 2 to 7 rows."""
+def quick_quantized(linear: Linear, dequantize_from: int) -> Linear:
+    """The same layer, called with [rows, width], never with 2 to 7 rows, and dequantised from so many rows on."""
 
     def call(self: Any, x: mx.array) -> mx.array:
         rows = x.reshape(-1, x.shape[-1])
         number = rows.shape[0]
-        if 1 < number < FEWEST_ROWS:
-            rows = mx.pad(rows, [(0, FEWEST_ROWS - number), (0, 0)])
-        out = linear(self, rows)
-        return out[:number].reshape(*x.shape[:-1], out.shape[-1])
+        if number >= dequantize_from:
+            out = dequantized_product(self, rows)
+        elif 1 < number < FEWEST_ROWS:
+            out = linear(self, mx.pad(rows, [(0, FEWEST_ROWS - number), (0, 0)]))[:number]
+        else:
+            out = linear(self, rows)
+        return out.reshape(*x.shape[:-1], out.shape[-1])
 
     call.stock = linear  # type: ignore[attr-defined]
     return call
 
 
+def dequantized_product(layer: Any, rows: mx.array) -> mx.array:
+    """rows: [n, width]. What a QuantizedLinear, or a QuantizedEmbedding as the output head, gives for them."""
+    weight = mx.dequantize(
+        layer["weight"],
+        scales=layer["scales"],
+        biases=layer.get("biases"),
+        group_size=layer.group_size,
+        bits=layer.bits,
+        mode=layer.mode,
+    )
+    out = rows @ weight.astype(rows.dtype).T
+    return out + layer["bias"] if "bias" in layer else out
+
+
 def hook_quantized_layers() -> None:
     """For all quantised linear layers and output heads of this process; calling again does no harm."""
-    for kind, name in ((nn.QuantizedLinear, "__call__"), (nn.QuantizedEmbedding, "as_linear")):
-        current = getattr(kind, name)
-        if not hasattr(current, "stock"):
-            setattr(kind, name, in_two_dimensions(current))
+    kinds = ((nn.QuantizedLinear, "__call__"), (nn.QuantizedEmbedding, "as_linear"))
+    if all(hasattr(getattr(kind, name), "stock") for kind, name in kinds):
+        return
+    dequantize_from = find_crossover(measure_products)
+    for kind, name in kinds:
+        setattr(kind, name, quick_quantized(getattr(kind, name), dequantize_from))
+
+
+def find_crossover(measure: Callable[[int], tuple[float, float]]) -> int:
+    """Rows from which dequantising is quicker; NEVER if it is not. measure: of a number of rows, the seconds that both
+    take, quantised first."""
+    for rows in TRIED_ROWS:
+        quantized_s, dequantized_s = measure(rows)
+        if dequantized_s < quantized_s:
+            return rows
+    return NEVER
+
+
+def measure_products(num_rows: int, width: int = 4096, num_layers: int = 8) -> tuple[float, float]:
+    """Seconds for layers of [width, width] in 4 bits, quantised and dequantised; more of them than a cache holds."""
+    layers = [nn.QuantizedLinear(width, width, bias=False, group_size=64, bits=4) for _ in range(num_layers)]
+    for layer in layers:
+        layer.set_dtype(mx.bfloat16)
+    rows = mx.random.normal((num_rows, width)).astype(mx.bfloat16)
+    stock: Linear = getattr(nn.QuantizedLinear.__call__, "stock", nn.QuantizedLinear.__call__)
+    quantized = quick_quantized(stock, NEVER)
+    mx.eval(rows, [layer.parameters() for layer in layers])
+
+    def seconds(product: Linear) -> float:
+        best = float("inf")
+        for _ in range(4):  # the first compiles
+            started = time.perf_counter()
+            mx.eval([product(layer, rows) for layer in layers])
+            best = min(best, time.perf_counter() - started)
+        return best
+
+    return seconds(quantized), seconds(dequantized_product)
