@@ -320,7 +320,7 @@ def slow_changed(logits: np.ndarray, row: ScheduledSequence, prompt: list[int], 
     p, changed = row.params, []
     for token, logit in enumerate(logits.astype(np.float64)):
         logit += dict(p.logit_bias).get(token, 0.0)
-        if token in row.banned_token_ids:
+        if token in row.banned_token_ids or (p.allowed_token_ids and token not in p.allowed_token_ids):
             logit = -math.inf
         if token in prompt or token in output:
             logit = logit / p.repetition_penalty if logit > 0 else logit * p.repetition_penalty
@@ -348,6 +348,7 @@ def test_bias_bans_and_penalties_are_those_of_the_slow_way(sampler: Sampler) -> 
                 presence_penalty=generator.choice([0, 0, 1.5, -2]),
                 frequency_penalty=generator.choice([0, 0, 0.5, -0.3]),
                 logit_bias=tuple((generator.randrange(80), generator.uniform(-5, 5)) for _ in range(i % 2)),
+                allowed_token_ids=tuple(generator.sample(range(100), 30)) if i % 5 == 4 else (),
             ),
             banned_token_ids=tuple(generator.sample(range(80), i % 3)),
         )

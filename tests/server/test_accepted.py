@@ -37,6 +37,7 @@ OPTIONAL = [
     "min_p",
     "repetition_penalty",
     "stop_token_ids",
+    "allowed_token_ids",
     "ignore_eos",
     "modalities",
     "audio",
@@ -71,6 +72,7 @@ ACCEPTED = [
     ("neutral", {"presence_penalty": 0, "frequency_penalty": 0.0, "top_k": -1, "min_p": 0, "repetition_penalty": 1.0,
                  "min_tokens": 0, "skip_special_tokens": True, "include_stop_str_in_output": False, "priority": 0}),
     ("stop_token_ids", {"stop_token_ids": [0, 257]}),
+    ("allowed_token_ids", {"allowed_token_ids": [0, 257]}),
 ]  # fmt: skip
 CHAT_ACCEPTED = [
     ("C113_tools_empty", {"tools": []}),

@@ -79,6 +79,8 @@ SHARED = [
     ("guided_json_not_built", {"guided_json": {}}, "guided_json", "unsupported_parameter"),
     ("stop_token_id_outside", {"stop_token_ids": [258]}, "stop_token_ids[0]", "invalid_value"),
     ("stop_token_id_bool", {"stop_token_ids": [True]}, "stop_token_ids[0]", "invalid_type"),
+    ("allowed_token_id_outside", {"allowed_token_ids": [5, -1]}, "allowed_token_ids[1]", "invalid_value"),
+    ("allowed_tokens_none_at_all", {"allowed_token_ids": []}, "allowed_token_ids", "invalid_value"),
     ("user_number", {"user": 5}, "user", "invalid_type"),
     ("C005_model_absent", {"model": ...}, "model", "missing_required_parameter"),
     ("model_null", {"model": None}, "model", "missing_required_parameter"),

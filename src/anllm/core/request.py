@@ -37,6 +37,7 @@ class SamplingParams:
         (Keskar et al., arXiv:1909.05858); above 0.
     presence_penalty, frequency_penalty: taken off the logit of a token in the output, once, and each time it occurs.
     logit_bias: (token id, what is added to its logit), each token at most once.
+    allowed_token_ids: draw among these only; empty is all.
     min_tokens: no end token before so many tokens.
     logprobs: tell for each token its log probability, and those of this many most likely ones; None tells nothing. They
         are those of the model itself: before penalties, bias, temperature and all filters.
@@ -58,6 +59,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
     min_tokens: int = 0
     logprobs: int | None = None
 

@@ -62,6 +62,15 @@ def added(row: ScheduledSequence, vocab_size: int) -> tuple[list[int], list[floa
     return [token for token, _ in known], [value for _, value in known]
 
 
+def allowed(row: ScheduledSequence, vocab_size: int) -> np.ndarray | None:
+    """Bool [vocab_size]: the tokens that may be drawn; None where all may."""
+    if not row.params.allowed_token_ids:
+        return None
+    mask = np.zeros(vocab_size, bool)
+    mask[[token for token in row.params.allowed_token_ids if token < vocab_size]] = True
+    return mask
+
+
 # -- on the host -------------------------------------------------------------------------------------------------------
 
 
@@ -112,9 +121,10 @@ class HostSampler:
 def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> np.ndarray:
     """Logits [vocab] with bias, bans and penalties; the same array where there are none."""
     tokens, values = added(row, len(logits))
-    if not tokens and seen is None:
+    mask = allowed(row, len(logits))
+    if not tokens and mask is None and seen is None:
         return logits
-    logits = logits.copy()
+    logits = logits.copy() if mask is None else np.where(mask, logits, -np.inf).astype(logits.dtype)
     if tokens:
         np.add.at(logits, tokens, values)
     if seen is not None:
@@ -222,6 +232,11 @@ class DeviceSampler:
             index = mx.array(np.repeat(np.arange(len(rows)), [len(tokens) for tokens, _ in sums]))
             tokens = mx.array([token for tokens, _ in sums for token in tokens])
             logits = logits.at[index, tokens].add(mx.array([value for _, values in sums for value in values]))
+        masks = {i: mask for i, row in enumerate(rows) if (mask := allowed(row, logits.shape[-1])) is not None}
+        if masks:
+            which, changed = mx.array(list(masks)), mx.array(logits)
+            changed[which] = mx.where(mx.array(np.stack(list(masks.values()))), logits[which], -mx.inf)
+            logits = changed
         penalised = [i for i, one in enumerate(seen) if one is not None]
         if penalised:
             logits = self._penalised(logits, penalised, rows, [one for one in seen if one is not None])

@@ -29,8 +29,11 @@ def check_shared_rules(request: GenerationRequest, model: LoadedModel, config: S
     if request.stream_options is not None and not request.stream:
         raise invalid("stream_options", "is only allowed when 'stream' is true", None)
     _check_logit_bias(request.logit_bias or {}, model.tokenizer.vocab_size)
-    for index, token_id in enumerate(request.stop_token_ids or ()):
-        check_token_id(token_id, model.tokenizer.vocab_size, f"stop_token_ids[{index}]")
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        for index, token_id in enumerate(getattr(request, name) or ()):
+            check_token_id(token_id, model.tokenizer.vocab_size, f"{name}[{index}]")
+    if request.allowed_token_ids == []:
+        raise invalid("allowed_token_ids", "must name at least one token, or be left out", given=[])
     if request.model != model.id:
         raise ModelNotFoundError(
             f"The model `{_shortened(request.model)}` does not exist or you do not have access to it. "
@@ -87,6 +90,7 @@ def to_prompts(
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=_to_logit_bias(request.logit_bias or {}),
+        allowed_token_ids=tuple(request.allowed_token_ids or ()),
         min_tokens=min(request.min_tokens or 0, model.max_model_len),
         logprobs=logprobs,
     )

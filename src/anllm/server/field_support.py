@@ -65,7 +65,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1,),
     "bad_words": ([],),
-    "allowed_token_ids": (),
     "truncate_prompt_tokens": (),
     "logits_processors": ([],),
 }

@@ -74,6 +74,7 @@ class GenerationRequest(RequestModel):
     user: str | None = None
     # not OpenAI's, but common to local servers
     stop_token_ids: Annotated[list[Integer], Field(fail_fast=True, max_length=1024)] | None = None
+    allowed_token_ids: Annotated[list[Integer], Field(fail_fast=True, max_length=65_536)] | None = None
     ignore_eos: bool | None = None
     top_k: Annotated[int, Field(ge=-1), INTEGRAL] | None = None
     min_p: Share | None = None
