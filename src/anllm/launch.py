@@ -48,13 +48,16 @@ class Console(Progress, Protocol):
         """The model answers."""
 
 
-def serve(config: Config, console: Console) -> int:
-    """Run the server until it is told to end. Returns the exit code; raises AnllmError if it can't start."""
+def serve(config: Config, console: Console, worker: str = "anllm.worker") -> int:
+    """Run the server until it is told to end. Returns the exit code; raises AnllmError if it can't start.
+
+    worker: the module that is run as the engine process.
+    """
     listener = bind(config.server)
     try:
         source = parse_source(config.model.model)
         with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-            return runner.run(_Server(config, source, listener, console).run())
+            return runner.run(_Server(config, source, listener, console, worker).run())
     finally:
         listener.close()
 
@@ -77,11 +80,14 @@ def bind(config: ServerConfig) -> socket.socket:
 class _Server:
     """One run: the web server, the engine, and who ends when."""
 
-    def __init__(self, config: Config, source: ModelSource, listener: socket.socket, console: Console) -> None:
+    def __init__(
+        self, config: Config, source: ModelSource, listener: socket.socket, console: Console, worker: str
+    ) -> None:
         self._config = config
         self._source = source
         self._listener = listener
         self._console = console
+        self._worker = worker
         self._settings: RunnerSettings | None = None
         transport = ProcessTransport(self._engine_command)
         self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
@@ -132,7 +138,7 @@ class _Server:
     def _engine_command(self) -> list[str]:
         assert self._settings is not None
         log_level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        return [sys.executable, "-m", "anllm.worker", encode_settings(self._settings), log_level]
+        return [sys.executable, "-m", self._worker, encode_settings(self._settings), log_level]
 
     def _fail(self, error: AnllmError) -> None:
         self._failure = error
