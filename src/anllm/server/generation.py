@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anllm.core.events import Finished, Tokens
@@ -75,7 +75,8 @@ class _Choice:
 class Generation:
     """Answer number prompt * n + j is answer j to that prompt. Used in one event loop by one reader.
 
-    submit once, then either updates() or answers(); abort when the reader is gone, whatever happened.
+    submit once, then either answers(), or take() whenever news() says so. abort when the reader is gone, whatever
+    happened.
     """
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer, prompts: Prompts) -> None:
@@ -91,7 +92,7 @@ class Generation:
         self._open: dict[int, int] = {}  # request id -> index of the answer
         self._touched: dict[int, None] = {}  # answers with news for the reader, in order
         self._error: Exception | None = None
-        self._news = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None  # done when it is to look
         self._ended = asyncio.Event()
         self.first_token_s: float | None = None  # time.monotonic()
 
@@ -126,20 +127,39 @@ class Generation:
         else:
             self._client.submit(requests, self._on_event)
 
-    async def updates(self, silence_s: float | None = None) -> AsyncGenerator[list[Update], None]:
-        """All news since the last batch, until every answer has ended. After `silence_s` without news an empty batch.
+    @property
+    def has_news(self) -> bool:
+        """Whether take() has something to give, or to raise."""
+        return bool(self._touched) or self._error is not None
 
-        Raises the AnllmError that ended the generation.
-        """
-        num_unfinished = len(self._choices)
-        while num_unfinished:
-            if not self._touched and self._error is None:
-                await self._wait_for_news(silence_s)
-            if self._error is not None:
-                raise self._error
-            batch = self._take()
-            num_unfinished -= sum(update.finish_reason is not None for update in batch)
-            yield batch
+    @property
+    def is_over(self) -> bool:
+        """Whether every answer has ended, and all of them was taken."""
+        return not self._open and not self._touched
+
+    def news(self) -> asyncio.Future[None]:
+        """Done with the next news, or by wake(). For a reader that has taken all there was."""
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
+
+    def wake(self) -> None:
+        """Let the reader look, if it waits for news."""
+        if self._reader is not None:
+            if not self._reader.done():  # it may have been cancelled
+                self._reader.set_result(None)
+            self._reader = None
+
+    def take(self) -> list[Update]:
+        """All news since the last call. Raises the AnllmError that ended the generation."""
+        if self._error is not None:
+            raise self._error
+        batch = []
+        for index in self._touched:
+            choice = self._choices[index]
+            batch.append(Update(index, "".join(choice.pending), choice.finish_reason, choice.pending_tokens))
+            choice.pending, choice.pending_tokens = [], []
+        self._touched.clear()
+        return batch
 
     async def answers(self) -> list[Answer]:
         """All answers, when they have ended. Raises the AnllmError that ended the generation."""
@@ -170,23 +190,6 @@ class Generation:
             )
             for index in range(len(self._choices))
         ]
-
-    async def _wait_for_news(self, silence_s: float | None) -> None:
-        self._news.clear()
-        try:
-            async with asyncio.timeout(silence_s):
-                await self._news.wait()
-        except TimeoutError:
-            pass
-
-    def _take(self) -> list[Update]:
-        batch = []
-        for index in self._touched:
-            choice = self._choices[index]
-            batch.append(Update(index, "".join(choice.pending), choice.finish_reason, choice.pending_tokens))
-            choice.pending, choice.pending_tokens = [], []
-        self._touched.clear()
-        return batch
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -221,18 +224,18 @@ class Generation:
             choice.pending.append(text)
             choice.pending_tokens += choice.output.take_tokens()
             self._touched[index] = None
-            self._news.set()
+            self.wake()
 
     def _end(self, request_id: int, reason: FinishReason) -> None:
         index = self._open.pop(request_id)
         self._choices[index].finish_reason = reason
         self._touched[index] = None
-        self._news.set()
+        self.wake()
         if not self._open:
             self._ended.set()
 
     def _fail(self, error: Exception) -> None:
         self._error = error
         self.abort()
-        self._news.set()
+        self.wake()
         self._ended.set()
