@@ -13,8 +13,8 @@ from anllm.server.generation import Usage
 from anllm.server.sse import event, to_ascii_json
 
 _MIN_LOGPROB = -9999.0  # OpenAI's, for what is impossible
+quote = json.encoder.encode_basestring_ascii  # a text as a JSON string in ASCII
 _ID_CHARS = string.ascii_letters + string.digits
-_quote = json.JSONEncoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,6 @@ class ChunkFrame:
         if not self._include_usage:
             return b""
         return event({**self._fields, "choices": [], "usage": usage_fields(self._usage())})
-
-
-def quote(text: str) -> str:
-    """A JSON string in ASCII."""
-    return _quote(text)
 
 
 def bounded_logprob(logprob: float) -> float:

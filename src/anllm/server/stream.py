@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from anllm.errors import AnllmError
+from anllm.server.context import get_context
 from anllm.server.disconnect import while_connected
 from anllm.server.errors import ClientDisconnectedError, error_object, internal_error
 from anllm.server.generation import Generation
@@ -51,15 +52,15 @@ class EventStreamResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._send_all(send))
+            await while_connected(receive, self._send_all(send, get_context(scope).send))
         except ClientDisconnectedError:
             pass
         finally:
             self._on_close()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send_start: Send, send: Send) -> None:
         generation = self._generation
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send_start({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self._chunks.opening(), "more_body": True})
         silence = SilenceTimer(self._keep_alive_s, generation.wake)
         try:
