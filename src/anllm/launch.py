@@ -6,6 +6,7 @@ Order: bind the port, look at the model's name, then listen at once and load mea
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -25,6 +26,7 @@ from anllm.engine.process import ProcessTransport
 from anllm.errors import AnllmError, ConfigError
 from anllm.runner.build import RunnerSettings
 from anllm.server.app import create_app
+from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
 from anllm.store.progress import Progress
 from anllm.store.resolve import ModelSource, fetch, parse_source
@@ -131,6 +133,8 @@ class _Server:
         info = await self._client.start()
         service.tokenizer, service.chat_template = tokenizer, await template
         service.max_model_len = info.max_model_len
+        gc.collect()
+        gc.freeze()  # what stays for good; looking through all of it would hold up every stream for 40 ms
         host, port = self._listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         self._console.ready(f"http://{host}:{port}", service.model_id, info)
@@ -191,7 +195,7 @@ def _web_server(app: Callable[..., object], config: ServerConfig) -> _WebServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http="httptools",
+            http=HttpConnection,
             server_header=False,
             timeout_graceful_shutdown=int(config.drain_timeout_s + DRAIN_SLACK_S),
         )
