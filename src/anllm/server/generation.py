@@ -83,6 +83,7 @@ class Generation:
         sampling = prompts.sampling
         own_ends = frozenset[int]() if sampling.ignore_eos else tokenizer.eos_token_ids
         end_token_ids = own_ends | frozenset(sampling.stop_token_ids)
+        self._loop = asyncio.get_running_loop()  # asking for it is a system call
         self._client = client
         self._prompts = prompts
         self._choices = [
@@ -139,7 +140,7 @@ class Generation:
 
     def news(self) -> asyncio.Future[None]:
         """Done with the next news, or by wake(). For a reader that has taken all there was."""
-        self._reader = asyncio.get_running_loop().create_future()
+        self._reader = self._loop.create_future()
         return self._reader
 
     def wake(self) -> None:
@@ -198,31 +199,30 @@ class Generation:
         if index is None:  # its abort and this event crossed
             return
         try:
-            self._apply(event, self._choices[index])
+            self._apply(event, index, self._choices[index])
         except Exception as error:  # noqa: BLE001 - a bug must reach this request's reader, who else waits for ever
             self._fail(error)
 
-    def _apply(self, event: Event, choice: _Choice) -> None:
+    def _apply(self, event: Event, index: int, choice: _Choice) -> None:
         if isinstance(event, Tokens):
             if self.first_token_s is None:
                 self.first_token_s = time.monotonic()
-            self._add_text(event.request_id, choice.output.add(event.token_ids, event.logprobs))
+            self._add_text(index, choice, choice.output.add(event.token_ids, event.logprobs))
             if choice.output.stopped:
                 self._end(event.request_id, FinishReason.STOP)
                 self._client.abort((event.request_id,))
         elif isinstance(event, Finished):
             choice.num_cached_tokens = event.num_cached_tokens
-            self._add_text(event.request_id, choice.output.finish())
+            self._add_text(index, choice, choice.output.finish())
             self._end(event.request_id, FinishReason.STOP if choice.output.stopped else event.finish_reason)
         else:
             self._fail(from_engine(event.error, event.message))
 
-    def _add_text(self, request_id: int, text: str) -> None:
+    def _add_text(self, index: int, choice: _Choice, text: str) -> None:
         if text:
-            index = self._open[request_id]
-            choice = self._choices[index]
             choice.pending.append(text)
-            choice.pending_tokens += choice.output.take_tokens()
+            if choice.output.has_logprobs:
+                choice.pending_tokens += choice.output.take_tokens()
             self._touched[index] = None
             self.wake()
 

@@ -30,6 +30,7 @@ class TextOutput:
         *,
         has_logprobs: bool = False,
     ) -> None:
+        self.has_logprobs = has_logprobs
         self._detokenizer = tokenizer.detokenizer()
         self._matcher = StopMatcher(stop) if stop else None
         self._end_token_ids = end_token_ids
