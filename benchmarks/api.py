@@ -134,9 +134,8 @@ async def load(running: Running, streams: int, options: argparse.Namespace) -> d
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """User and system time of a process so far, all its threads: utime and stime of /proc, but exact. Linux only."""
+    return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid(3) gives
 
 
 def main() -> None:
