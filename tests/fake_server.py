@@ -19,6 +19,7 @@ from anllm.config import SchedulerConfig, ServerConfig
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient
 from anllm.server.app import create_app
+from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
 from anllm.testing import ByteTokenizer, FakeRunner
 from anllm.testing.runner import Model, letters
@@ -91,7 +92,6 @@ class RealServer:
         self.gate = gate
         self._config = config
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)  # connections inherit it
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._web: uvicorn.Server | None = None
@@ -120,7 +120,7 @@ class RealServer:
                     log_config=None,
                     access_log=False,
                     lifespan="off",
-                    http="httptools",
+                    http=HttpConnection,
                     timeout_graceful_shutdown=1,
                 )
             )

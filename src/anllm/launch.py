@@ -6,6 +6,7 @@ Order: bind the port, look at the model's name, then listen at once and load mea
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -25,6 +26,7 @@ from anllm.engine.process import ProcessTransport
 from anllm.errors import AnllmError, ConfigError
 from anllm.runner.build import RunnerSettings
 from anllm.server.app import create_app
+from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
 from anllm.store.progress import Progress
 from anllm.store.resolve import ModelSource, fetch, parse_source
@@ -48,13 +50,16 @@ class Console(Progress, Protocol):
         """The model answers."""
 
 
-def serve(config: Config, console: Console) -> int:
-    """Run the server until it is told to end. Returns the exit code; raises AnllmError if it can't start."""
+def serve(config: Config, console: Console, worker: str = "anllm.worker") -> int:
+    """Run the server until it is told to end. Returns the exit code; raises AnllmError if it can't start.
+
+    worker: the module that is run as the engine process.
+    """
     listener = bind(config.server)
     try:
         source = parse_source(config.model.model)
         with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-            return runner.run(_Server(config, source, listener, console).run())
+            return runner.run(_Server(config, source, listener, console, worker).run())
     finally:
         listener.close()
 
@@ -77,11 +82,14 @@ def bind(config: ServerConfig) -> socket.socket:
 class _Server:
     """One run: the web server, the engine, and who ends when."""
 
-    def __init__(self, config: Config, source: ModelSource, listener: socket.socket, console: Console) -> None:
+    def __init__(
+        self, config: Config, source: ModelSource, listener: socket.socket, console: Console, worker: str
+    ) -> None:
         self._config = config
         self._source = source
         self._listener = listener
         self._console = console
+        self._worker = worker
         self._settings: RunnerSettings | None = None
         transport = ProcessTransport(self._engine_command)
         self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
@@ -125,6 +133,8 @@ class _Server:
         info = await self._client.start()
         service.tokenizer, service.chat_template = tokenizer, await template
         service.max_model_len = info.max_model_len
+        gc.collect()
+        gc.freeze()  # what stays for good; looking through all of it would hold up every stream for 40 ms
         host, port = self._listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         self._console.ready(f"http://{host}:{port}", service.model_id, info)
@@ -132,7 +142,7 @@ class _Server:
     def _engine_command(self) -> list[str]:
         assert self._settings is not None
         log_level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        return [sys.executable, "-m", "anllm.worker", encode_settings(self._settings), log_level]
+        return [sys.executable, "-m", self._worker, encode_settings(self._settings), log_level]
 
     def _fail(self, error: AnllmError) -> None:
         self._failure = error
@@ -185,7 +195,7 @@ def _web_server(app: Callable[..., object], config: ServerConfig) -> _WebServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http="httptools",
+            http=HttpConnection,
             server_header=False,
             timeout_graceful_shutdown=int(config.drain_timeout_s + DRAIN_SLACK_S),
         )

@@ -5,6 +5,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -175,7 +176,8 @@ async def test_without_a_seed_no_two_requests_have_the_same() -> None:
 async def test_a_stop_string_ends_the_generation(is_stream: bool) -> None:
     said = b"one two STOP " + b"and on it goes " * 400
     model = scripted({tuple(b"Speak"): tuple(said)})
-    async with in_process(make_runner(model)) as server:
+    # a step takes a moment, so that the front gets its turns on a busy machine too
+    async with in_process(make_runner(model, lambda plan: time.sleep(0.001))) as server:
         response = await server.comp(prompt="Speak", stop="STOP", max_tokens=5000, stream=is_stream)
         assert answer(response) == ("one two ", "stop")
         assert server.client.num_open == 0
@@ -377,7 +379,7 @@ def test_a_slow_reader_holds_up_nobody_costs_little_and_gets_all_its_text(start:
     assert b" 200 " in head.splitlines()[0]
     parts = chunks(text)
     assert joined(parts) == text_alone(slow_body, nearby)[0]
-    assert len(parts) < 3000  # what waited was sent in few pieces: no frame is kept for each token
+    assert len(parts) < 600  # what waited was sent in few pieces: no frame is kept for each token, nowhere
 
 
 def test_bad_requests_do_not_disturb_a_running_stream(start: Start) -> None:

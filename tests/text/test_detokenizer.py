@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from anllm.text.detokenizer import REPLACEMENT, IncrementalDetokenizer
+from anllm.text.token_bytes import TokenBytes
+from anllm.text.whole_texts import WholeTexts
 
 TEXTS = [
     "Hello world",
@@ -22,14 +24,21 @@ TEXTS = [
 bounded = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def make_detokenizer(backend: Tokenizer) -> IncrementalDetokenizer:
-    special = {token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special}
-    return IncrementalDetokenizer(backend, frozenset(special))
+def make_detokenizer(backend: Tokenizer, *, decodes_all: bool = False) -> IncrementalDetokenizer:
+    special = frozenset(id for id, token in backend.get_added_tokens_decoder().items() if token.special)
+    if decodes_all:
+        return IncrementalDetokenizer(backend, special)
+    return IncrementalDetokenizer(backend, special, WholeTexts(backend, special, TokenBytes(backend, special)))
 
 
 def join(backend: Tokenizer, token_ids: list[int]) -> str:
-    detokenizer = make_detokenizer(backend)
-    return "".join([*(detokenizer.add([token_id]) for token_id in token_ids), detokenizer.finish()])
+    """The same whether tokens are looked up or decoded, after each of them."""
+    detokenizer, plain = make_detokenizer(backend), make_detokenizer(backend, decodes_all=True)
+    pieces = [detokenizer.add([token_id]) for token_id in token_ids]
+    assert pieces == [plain.add([token_id]) for token_id in token_ids]
+    end = detokenizer.finish()
+    assert end == plain.finish()
+    return "".join([*pieces, end])
 
 
 def with_one_replacement_at_end(text: str) -> str:

@@ -13,8 +13,8 @@ from anllm.server.generation import Usage
 from anllm.server.sse import event, to_ascii_json
 
 _MIN_LOGPROB = -9999.0  # OpenAI's, for what is impossible
-_ID_CHARS = string.ascii_letters + string.digits
-_quote = json.JSONEncoder().encode
+quote = json.encoder.encode_basestring_ascii  # a text as a JSON string in ASCII
+_ID_CHAR_OF = ((string.ascii_letters + string.digits).encode() * 5)[:256]  # for each byte a letter or digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,6 @@ class ChunkFrame:
         return event({**self._fields, "choices": [], "usage": usage_fields(self._usage())})
 
 
-def quote(text: str) -> str:
-    """A JSON string in ASCII."""
-    return _quote(text)
-
-
 def bounded_logprob(logprob: float) -> float:
     """A number that JSON has, from -9999 to 0, whatever the arithmetic gave."""
     return min(logprob, 0.0) if logprob > _MIN_LOGPROB else _MIN_LOGPROB
@@ -94,7 +89,7 @@ def printable(raw: bytes) -> str:
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{''.join(secrets.choice(_ID_CHARS) for _ in range(28))}"
+    return f"{prefix}-{secrets.token_bytes(28).translate(_ID_CHAR_OF).decode()}"
 
 
 def usage_fields(usage: Usage) -> dict[str, object]:

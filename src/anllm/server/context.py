@@ -8,14 +8,21 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from starlette.types import Send
+
 _KEY = "anllm"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival."""
+    """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival.
+
+    send: past everything between the HTTP server and the routes, where nothing looks at a response that has begun. For
+        streams, which send thousands of times.
+    """
 
     request_id: str
+    send: Send
     started_s: float = field(default_factory=time.monotonic)
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anllm.core.events import Finished, Tokens
@@ -75,13 +75,15 @@ class _Choice:
 class Generation:
     """Answer number prompt * n + j is answer j to that prompt. Used in one event loop by one reader.
 
-    submit once, then either updates() or answers(); abort when the reader is gone, whatever happened.
+    submit once, then either answers(), or take() whenever news() says so. abort when the reader is gone, whatever
+    happened.
     """
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer, prompts: Prompts) -> None:
         sampling = prompts.sampling
         own_ends = frozenset[int]() if sampling.ignore_eos else tokenizer.eos_token_ids
         end_token_ids = own_ends | frozenset(sampling.stop_token_ids)
+        self._loop = asyncio.get_running_loop()  # asking for it is a system call
         self._client = client
         self._prompts = prompts
         self._choices = [
@@ -91,7 +93,7 @@ class Generation:
         self._open: dict[int, int] = {}  # request id -> index of the answer
         self._touched: dict[int, None] = {}  # answers with news for the reader, in order
         self._error: Exception | None = None
-        self._news = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None  # done when it is to look
         self._ended = asyncio.Event()
         self.first_token_s: float | None = None  # time.monotonic()
 
@@ -126,20 +128,39 @@ class Generation:
         else:
             self._client.submit(requests, self._on_event)
 
-    async def updates(self, silence_s: float | None = None) -> AsyncGenerator[list[Update], None]:
-        """All news since the last batch, until every answer has ended. After `silence_s` without news an empty batch.
+    @property
+    def has_news(self) -> bool:
+        """Whether take() has something to give, or to raise."""
+        return bool(self._touched) or self._error is not None
 
-        Raises the AnllmError that ended the generation.
-        """
-        num_unfinished = len(self._choices)
-        while num_unfinished:
-            if not self._touched and self._error is None:
-                await self._wait_for_news(silence_s)
-            if self._error is not None:
-                raise self._error
-            batch = self._take()
-            num_unfinished -= sum(update.finish_reason is not None for update in batch)
-            yield batch
+    @property
+    def is_over(self) -> bool:
+        """Whether every answer has ended, and all of them was taken."""
+        return not self._open and not self._touched
+
+    def news(self) -> asyncio.Future[None]:
+        """Done with the next news, or by wake(). For a reader that has taken all there was."""
+        self._reader = self._loop.create_future()
+        return self._reader
+
+    def wake(self) -> None:
+        """Let the reader look, if it waits for news."""
+        if self._reader is not None:
+            if not self._reader.done():  # it may have been cancelled
+                self._reader.set_result(None)
+            self._reader = None
+
+    def take(self) -> list[Update]:
+        """All news since the last call. Raises the AnllmError that ended the generation."""
+        if self._error is not None:
+            raise self._error
+        batch = []
+        for index in self._touched:
+            choice = self._choices[index]
+            batch.append(Update(index, "".join(choice.pending), choice.finish_reason, choice.pending_tokens))
+            choice.pending, choice.pending_tokens = [], []
+        self._touched.clear()
+        return batch
 
     async def answers(self) -> list[Answer]:
         """All answers, when they have ended. Raises the AnllmError that ended the generation."""
@@ -171,23 +192,6 @@ class Generation:
             for index in range(len(self._choices))
         ]
 
-    async def _wait_for_news(self, silence_s: float | None) -> None:
-        self._news.clear()
-        try:
-            async with asyncio.timeout(silence_s):
-                await self._news.wait()
-        except TimeoutError:
-            pass
-
-    def _take(self) -> list[Update]:
-        batch = []
-        for index in self._touched:
-            choice = self._choices[index]
-            batch.append(Update(index, "".join(choice.pending), choice.finish_reason, choice.pending_tokens))
-            choice.pending, choice.pending_tokens = [], []
-        self._touched.clear()
-        return batch
-
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
@@ -195,44 +199,43 @@ class Generation:
         if index is None:  # its abort and this event crossed
             return
         try:
-            self._apply(event, self._choices[index])
+            self._apply(event, index, self._choices[index])
         except Exception as error:  # noqa: BLE001 - a bug must reach this request's reader, who else waits for ever
             self._fail(error)
 
-    def _apply(self, event: Event, choice: _Choice) -> None:
+    def _apply(self, event: Event, index: int, choice: _Choice) -> None:
         if isinstance(event, Tokens):
             if self.first_token_s is None:
                 self.first_token_s = time.monotonic()
-            self._add_text(event.request_id, choice.output.add(event.token_ids, event.logprobs))
+            self._add_text(index, choice, choice.output.add(event.token_ids, event.logprobs))
             if choice.output.stopped:
                 self._end(event.request_id, FinishReason.STOP)
                 self._client.abort((event.request_id,))
         elif isinstance(event, Finished):
             choice.num_cached_tokens = event.num_cached_tokens
-            self._add_text(event.request_id, choice.output.finish())
+            self._add_text(index, choice, choice.output.finish())
             self._end(event.request_id, FinishReason.STOP if choice.output.stopped else event.finish_reason)
         else:
             self._fail(from_engine(event.error, event.message))
 
-    def _add_text(self, request_id: int, text: str) -> None:
+    def _add_text(self, index: int, choice: _Choice, text: str) -> None:
         if text:
-            index = self._open[request_id]
-            choice = self._choices[index]
             choice.pending.append(text)
-            choice.pending_tokens += choice.output.take_tokens()
+            if choice.output.has_logprobs:
+                choice.pending_tokens += choice.output.take_tokens()
             self._touched[index] = None
-            self._news.set()
+            self.wake()
 
     def _end(self, request_id: int, reason: FinishReason) -> None:
         index = self._open.pop(request_id)
         self._choices[index].finish_reason = reason
         self._touched[index] = None
-        self._news.set()
+        self.wake()
         if not self._open:
             self._ended.set()
 
     def _fail(self, error: Exception) -> None:
         self._error = error
         self.abort()
-        self._news.set()
+        self.wake()
         self._ended.set()

@@ -29,7 +29,7 @@ class RequestContextMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = RequestContext(_request_id(Headers(scope=scope)))
+        context = RequestContext(_request_id(Headers(scope=scope)), send)
         put_context(scope, context)
         has_started = False
 

@@ -11,7 +11,8 @@ from starlette.responses import Response
 from anllm.server.context import RequestContext, get_context
 from anllm.server.disconnect import while_connected
 from anllm.server.generation import Answer, Generation
-from anllm.server.sse import Chunks, EventStreamResponse, generation_events
+from anllm.server.sse import Chunks
+from anllm.server.stream import EventStreamResponse
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ async def respond(
 
     generation.submit()
     if is_stream:
-        events = generation_events(generation, shape.chunks(), keep_alive_s, context.request_id)
-        return EventStreamResponse(events, close)
+        return EventStreamResponse(
+            generation, shape.chunks(), keep_alive_s=keep_alive_s, request_id=context.request_id, on_close=close
+        )
     try:
         answers = await while_connected(request.receive, generation.answers())
         return Response(shape.whole(answers), media_type="application/json")

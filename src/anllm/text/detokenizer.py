@@ -3,16 +3,20 @@
 Each step decodes a small window: the tokens that gave the last text, and those behind them. The difference to the text
 of the former is new (the way of TGI and vLLM), so a decoder that looks at its neighbours, or strips the first space of
 a text, sees them. `tokenizers.decoders.DecodeStream` does the same and saves 0.4 us of 1.0 us a token, but it raises on
-broken bytes, and its window grows for as long as they last.
+broken bytes, and its window grows for as long as they last. Where nothing is held back, a token whose text is known not
+to depend on others is looked up instead (whole_texts.py).
 
 Knows nothing of stop strings. One sequence, one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from tokenizers import Tokenizer
+
+from anllm.text.whole_texts import WholeTexts
 
 REPLACEMENT = "\ufffd"
 MAX_CHARACTER_TOKENS = 4  # a UTF-8 character has at most four bytes, a token at least one
@@ -26,11 +30,14 @@ class IncrementalDetokenizer:
     out to be broken, decoding at once gives U+FFFD for a whole run of them: characters of the run that are out stay.
     """
 
-    def __init__(self, backend: Tokenizer, special_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, backend: Tokenizer, special_token_ids: frozenset[int], whole_texts: WholeTexts | None = None
+    ) -> None:
+        """Without whole_texts, every token is decoded."""
         self._backend = backend
         self._special_token_ids = special_token_ids
+        self._whole_texts: Mapping[int, str | None] = defaultdict(lambda: None) if whole_texts is None else whole_texts
         self._context: list[int] = []  # tokens whose text is out; decoding starts here
-        self._context_text = ""
         self._held: list[int] = []  # tokens behind them, whose text is not out
 
     @property
@@ -38,14 +45,21 @@ class IncrementalDetokenizer:
         return len(self._held)
 
     def add(self, token_ids: Sequence[int]) -> str:
+        if len(token_ids) == 1:
+            return self._add_one(token_ids[0])
         return "".join([self._add_one(token_id) for token_id in token_ids])
 
     def finish(self) -> str:
-        tail = _text_behind(self._context_text, self._decode(self._context + self._held))
+        if not self._held:
+            return ""
+        tail = self._new_text(self._decode(self._context + self._held))
         self._held = []
         return tail.rstrip(REPLACEMENT) + REPLACEMENT if tail.endswith(REPLACEMENT) else tail
 
     def _add_one(self, token_id: int) -> str:
+        if self._context and not self._held and (known := self._whole_texts[token_id]) is not None:
+            self._context = [token_id]
+            return known
         if token_id in self._special_token_ids or self._backend.id_to_token(token_id) is None:
             return ""
         self._held.append(token_id)
@@ -56,10 +70,9 @@ class IncrementalDetokenizer:
 
     def _release(self, num_tokens: int, text: str) -> str:
         """The new part of `text`, which the context and the first `num_tokens` held tokens give."""
-        released = _text_behind(self._context_text, text)
+        released = self._new_text(text)
         if released:
             self._context, self._held = self._held[:num_tokens], self._held[num_tokens:]
-            self._context_text = self._decode(self._context)
         return released
 
     def _release_broken(self, text: str) -> str:
@@ -73,6 +86,10 @@ class IncrementalDetokenizer:
             if text.startswith(head):
                 return self._release(num_tokens, head)
         return ""
+
+    def _new_text(self, text: str) -> str:
+        """What of `text`, which begins with the context's, is not out."""
+        return _text_behind(self._decode(self._context), text)
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=True)

@@ -30,8 +30,9 @@ class TextOutput:
         *,
         has_logprobs: bool = False,
     ) -> None:
+        self.has_logprobs = has_logprobs
         self._detokenizer = tokenizer.detokenizer()
-        self._matcher = StopMatcher(stop)
+        self._matcher = StopMatcher(stop) if stop else None
         self._end_token_ids = end_token_ids
         self._alignment = TokenAlignment(tokenizer) if has_logprobs else None
         self._num_tokens = 0
@@ -49,6 +50,9 @@ class TextOutput:
 
     def add(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> str:
         """The text that these tokens let go out. logprobs: one a token, if there are any."""
+        if self._matcher is None and self._alignment is None:
+            self._num_tokens += len(token_ids)
+            return self._detokenizer.add([token_id for token_id in token_ids if token_id not in self._end_token_ids])
         pieces = []
         for index, token_id in enumerate(token_ids):
             if self._stopped:
@@ -68,13 +72,17 @@ class TextOutput:
         text = self._detokenizer.finish()
         if self._alignment is not None:
             self._alignment.finish(text)
-        return self._release(self._match(text) + self._matcher.finish(), is_end=True)
+        released = self._match(text)
+        held = "" if self._matcher is None else self._matcher.finish()
+        return self._release(released + held, is_end=True)
 
     def take_tokens(self) -> list[TextToken]:
         """The tokens of the text that went out since the last call; none without logprobs."""
         return [] if self._alignment is None else self._alignment.take()
 
     def _match(self, text: str) -> str:
+        if self._matcher is None:
+            return text
         released, self._stopped = self._matcher.add(text)
         return released
 

@@ -37,7 +37,7 @@ class TokenBytes:
     def __init__(self, backend: Tokenizer, special_token_ids: frozenset[int]) -> None:
         self._backend = backend
         self._special_token_ids = special_token_ids
-        steps = list(_steps(backend))
+        steps = list(decoder_steps(backend))
         kinds = {step["type"] for step in steps}
         self._is_byte_level = "ByteLevel" in kinds
         self._has_byte_tokens = "ByteFallback" in kinds
@@ -57,7 +57,7 @@ class TokenBytes:
         return token.encode()
 
 
-def _steps(backend: Tokenizer) -> Iterator[dict[str, object]]:
+def decoder_steps(backend: Tokenizer) -> Iterator[dict[str, object]]:
     """The decoder's steps as tokenizer.json has them."""
     if backend.decoder is None:
         return

@@ -1,7 +1,7 @@
 """Text to token ids and back, by the tokenizer that lies in a model's folder.
 
 Over the `tokenizers` library; transformers is imported only for a model without tokenizer.json. Knows nothing of chat
-templates or requests. Any thread may call it: encoding releases the GIL, and no call changes the tokenizer.
+templates or requests. Any thread may call it: encoding releases the GIL, and no call changes what another gives.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from anllm.errors import ModelError
 from anllm.text.detokenizer import IncrementalDetokenizer
 from anllm.text.special_tokens import configured_ids, special_token_texts
 from anllm.text.token_bytes import TokenBytes
+from anllm.text.whole_texts import WholeTexts
 
 # Files from which transformers builds a fast tokenizer when there is no tokenizer.json.
 CONVERTIBLE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
@@ -39,6 +40,7 @@ class HFTokenizer:
         self._max_token_chars = max(map(len, vocabulary), default=0)
         self._special_token_ids = frozenset(id for id, token in added_tokens.items() if token.special)
         self._token_bytes = TokenBytes(backend, self._special_token_ids)
+        self._whole_texts = WholeTexts(backend, self._special_token_ids, self._token_bytes)
 
     @property
     def vocab_size(self) -> int:
@@ -70,7 +72,7 @@ class HFTokenizer:
         return self._token_bytes(token_id)
 
     def detokenizer(self) -> IncrementalDetokenizer:
-        return IncrementalDetokenizer(self._backend, self._special_token_ids)
+        return IncrementalDetokenizer(self._backend, self._special_token_ids, self._whole_texts)
 
     def _adds_bos(self) -> bool:
         return self._backend.encode("", add_special_tokens=True).ids[:1] == [self._bos_token_id]
