@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import mlx.nn as nn
+import numpy as np
 import pytest
 
 from anllm.config import CacheConfig, Execution, ModelConfig, SchedulerConfig, Weights
 from anllm.core.events import Abort, Add, EngineInfo, StepEvents
 from anllm.core.request import Request, SamplingParams
-from anllm.core.step import ScheduledSequence, Slot, StepPlan
 from anllm.engine.loop import EngineLoop
-from anllm.runner import attention
-from anllm.runner.attention import RaggedGroup, StepLayout
 from anllm.runner.build import RunnerSettings
 from anllm.runner.contract import ChosenForward, choose_forward
 from anllm.runner.flattened import FlattenedForward
+from anllm.runner.ragged import RaggedRows
 from anllm.runner.run import ModelRunner
 from anllm.runner.sampler import DeviceSampler
 from anllm.runner.seen import SeenTokens
@@ -32,9 +31,8 @@ FAMILIES = ["llama", "gemma3_text", "gpt_oss", "qwen3", "starcoder2"]
 
 @pytest.fixture(autouse=True)
 def _little_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences outgrow their rows, and long chunks occur."""
+    """Sequences outgrow their rows."""
     monkeypatch.setattr(scheduler_module, "HEADROOM_TOKENS", 1)
-    monkeypatch.setattr(attention, "RAGGED_PAIRS", 30 * 60)
 
 
 def choose(model: nn.Module, kernels: SlowRaggedKernels) -> ChosenForward:
@@ -54,23 +52,22 @@ def test_greedy_tokens_are_the_models_own(family: str, kind: type[SlowRaggedKern
     assert sum(check_greedy(model, prompt, run.tokens[i]) for i, prompt in enumerate(prompts)) <= 2
 
 
-def test_long_chunks_keep_the_kernel_of_their_own_and_the_order_of_tokens() -> None:
-    def entry(request_id: int, capacity: int, start: int, count: int) -> ScheduledSequence:
-        return ScheduledSequence(request_id, Slot(capacity, request_id), start, (1,) * count, True, 1, SamplingParams())
-
-    plan = StepPlan((entry(0, 256, 9, 1), entry(1, 512, 300, 1), entry(2, 256, 0, 90), entry(3, 256, 0, 4)))
-    layout = StepLayout(plan, is_ragged=True)
-    assert len(layout.readers) == 2
-    assert layout.ragged_rows is None
-    group = layout.readers[0]
-    assert isinstance(group, RaggedGroup)
-    assert group.tokens.tolist() == [0, 1, 92, 93, 94, 95]
-    assert group.rows.capacities == (256, 512)
-    slots = [[0, 0, 9, 256], [1, 1, 300, 512], *([0, 3, position, 256] for position in range(4))]
-    assert group.rows.table.tolist() == slots
-    order = [int(t) for reader in layout.readers for t in reader.tokens]
-    assert layout.order is not None
-    assert [order[i] for i in layout.order.tolist()] == list(range(96))
+def test_tokens_of_a_sequence_are_grouped() -> None:
+    slots, positions = [4, 4, 4, 4, 4, 0, 1, 1, 4], [7, 8, 9, 10, 11, 3, 0, 1, 12]
+    rows = RaggedRows(np.array(slots), np.array(positions), np.array([256] * 5 + [512] * 4))
+    assert rows.capacities == (256, 512)
+    assert rows.longest == 13
+    assert rows.table.tolist()[4:6] == [[0, 4, 11, 256], [1, 0, 3, 512]]
+    assert rows.groups(2).tolist() == [
+        [0, 4, 7, 256, 0, 2],
+        [0, 4, 9, 256, 2, 2],
+        [0, 4, 11, 256, 4, 1],
+        [1, 0, 3, 512, 5, 1],
+        [1, 1, 0, 512, 6, 2],
+        [1, 4, 12, 512, 8, 1],
+    ]
+    assert [group[4:] for group in rows.groups(16).tolist()] == [[0, 5], [5, 1], [6, 2], [8, 1]]
+    assert [group[4:] for group in rows.groups(1).tolist()] == [[i, 1] for i in range(9)]
 
 
 # -- one step ahead, on a model ----------------------------------------------------------------------------------------
@@ -167,4 +164,3 @@ def test_a_runner_with_fused_layers_starts_warm_and_answers_as_the_model_does(tm
     while loop.step():
         pass
     assert check_greedy(made, prompt, tokens) == 0
-    loop.close()

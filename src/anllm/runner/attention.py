@@ -22,9 +22,6 @@ Target = tuple[int, mx.array | None, mx.array]
 # A group of decode rows whose slots fill at least this share of their range is computed over the whole range, in place;
 # sparser ones are gathered first.
 DENSE_SHARE = 0.6
-# A prefill chunk with no more query-key pairs than this goes through the ragged kernel, all rows in one call; there a
-# larger one would read its keys too often.
-RAGGED_PAIRS = 1 << 16
 
 
 class Kernels(Protocol):
@@ -179,7 +176,7 @@ class StepLayout:
     """Where every token of a flattened step stands, is written, and looks."""
 
     def __init__(self, plan: StepPlan, *, is_ragged: bool = False) -> None:
-        """is_ragged: decode rows and short chunks are for the ragged kernel."""
+        """is_ragged: everything is for the ragged kernel."""
         scheduled = plan.scheduled
         counts = np.array([len(s.token_ids) for s in scheduled])
         ends = np.cumsum(counts)
@@ -190,36 +187,16 @@ class StepLayout:
         self.positions = mx.array(self._positions)
         self.sampled = [int(end) - 1 for end, s in zip(ends, scheduled, strict=True) if s.sample]
         self.capacities = sorted({s.slot.capacity for s in scheduled})
-        chunks = _prefill_chunks(scheduled, ends - counts)
+        self.ragged_rows: RaggedRows | None = None  # of all tokens
         if is_ragged:
-            long_chunks = [c for c in chunks if c.count * (c.start + c.count) > RAGGED_PAIRS]
-            self.readers: list[Reader] = [*self._ragged_group(long_chunks), *long_chunks]
+            self.ragged_rows = RaggedRows(self._slots, self._positions, self._capacities)
+            self.readers: list[Reader] = [RaggedGroup(self.ragged_rows)]
         else:
-            self.readers = [*_decode_groups(scheduled), *chunks]
+            self.readers = [*_decode_groups(scheduled), *_prefill_chunks(scheduled, ends - counts)]
         self._set_order()
         self._targets: dict[int, list[Target]] = {}
         # Set where a kernel writes K/V behind MLX's back: whoever evaluates this has made all layers' writes happen.
         self.written: mx.array | None = None
-
-    @property
-    def ragged_rows(self) -> RaggedRows | None:
-        """All tokens of the step, where the ragged kernel takes all of them."""
-        only = self.readers[0] if len(self.readers) == 1 else None
-        return only.rows if isinstance(only, RaggedGroup) else None
-
-    def _ragged_group(self, others: Iterable[PrefillChunk]) -> list[RaggedGroup]:
-        """Every token that is not in one of the other readers' chunks; one group, or none."""
-        mine = np.ones(len(self.tokens), bool)
-        for chunk in others:
-            mine[chunk.tokens] = False
-        tokens = np.flatnonzero(mine)
-        if not len(tokens):
-            return []
-        capacities, positions = self._capacities[tokens], self._positions[tokens]
-        classes, index = np.unique(capacities, return_inverse=True)
-        table = np.stack([index, self._slots[tokens], positions, capacities], axis=1).astype(np.int32)
-        rows = RaggedRows(mx.array(table), tuple(classes.tolist()), longest=int(positions.max()) + 1)
-        return [RaggedGroup(tokens, rows)]
 
     def _set_order(self) -> None:
         """How the readers' tokens, one after the other, map to the step's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
@@ -11,21 +10,38 @@ import numpy as np
 from anllm.runner.kv_store import LayerSlabs
 
 
-@dataclass(frozen=True, slots=True)
 class RaggedRows:
     """Where tokens of a step stand and how far they see: each sees its slot up to its own position.
 
-    table: int32 [n, 4], of each token: its size class (an index into capacities), slot, position and capacity.
+    table: int32 [n, 4], of each token its size class (an index into capacities), slot, position and capacity.
     longest: no less than any position + 1.
     """
 
-    table: mx.array
-    capacities: tuple[int, ...]
-    longest: int
+    def __init__(self, slots: np.ndarray, positions: np.ndarray, capacities: np.ndarray) -> None:
+        """int [n] each, of each token; those of a sequence stand side by side in their order."""
+        classes, index = np.unique(capacities, return_inverse=True)
+        self.capacities: tuple[int, ...] = tuple(classes.tolist())
+        self.longest = int(positions.max()) + 1
+        self.size = len(slots)
+        self._places = np.stack([index, slots, positions, capacities], axis=1).astype(np.int32)
+        self._groups: dict[int, mx.array] = {}
+        self.table = mx.array(self._places)
 
-    @property
-    def size(self) -> int:
-        return int(self.table.shape[0])
+    def groups(self, most: int) -> mx.array:
+        """int32 [m, 6]: runs of at most so many tokens of one sequence. Of each the table's row of its first token,
+        then which token that is, and how many there are."""
+        if most not in self._groups:
+            self._groups[most] = mx.array(self._grouped(most))
+        return self._groups[most]
+
+    def _grouped(self, most: int) -> np.ndarray:
+        tokens = np.arange(self.size)
+        follows = np.zeros(self.size, bool)  # the token before it, in the same slot
+        follows[1:] = (np.diff(self._places, axis=0) == (0, 0, 1, 0)).all(axis=1)
+        run_starts = np.maximum.accumulate(np.where(follows, 0, tokens))
+        firsts = np.flatnonzero((tokens - run_starts) % most == 0)
+        counts = np.diff(np.append(firsts, self.size))
+        return np.concatenate([self._places[firsts], np.stack([firsts, counts], axis=1)], axis=1).astype(np.int32)
 
 
 @runtime_checkable
@@ -42,11 +58,10 @@ class RaggedKernels(Protocol):
 
 
 class RaggedGroup:
-    """A Reader (attention.py): the tokens of a step that the ragged kernel takes, of all size classes."""
+    """A Reader (attention.py): all tokens of a step, through the ragged kernel."""
 
-    def __init__(self, tokens: np.ndarray, rows: RaggedRows) -> None:
-        """tokens: which of the step's tokens the rows are."""
-        self.tokens = tokens
+    def __init__(self, rows: RaggedRows) -> None:
+        self.tokens = np.arange(rows.size)
         self.rows = rows
 
     def attend(

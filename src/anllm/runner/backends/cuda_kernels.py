@@ -49,16 +49,27 @@ def _works(name: str, difference: Callable[[], float]) -> bool:
     return True
 
 
-def noisy_layer(window: int | None = None) -> tuple[LayerSlabs, RaggedRows, list[tuple[int, int, int]]]:
-    """A layer with two size classes full of noise, and rows in them: (capacity, slot, position) of each."""
+Place = tuple[int, int, int]  # capacity, slot, position
+PLACES: list[Place] = [
+    *((256, 3, position) for position in range(6)),  # a prompt's beginning
+    *((1024, 2, position) for position in range(597, 600)),  # and one's continuation
+    *((256, 0, 6), (256, 1, 199), (1024, 0, 1023)),
+]
+
+
+def noisy_layer(window: int | None = None) -> LayerSlabs:
+    """A layer with two size classes of four slots, full of noise."""
     layer = LayerSlabs(LayerShape(KV_HEADS, DIM, DIM, mx.bfloat16, window))
-    places = [(256, 3, 0), (256, 0, 6), (1024, 2, 599), (256, 1, 199), (1024, 0, 1023)]
     for capacity in (256, 1024):
         layer.resize(capacity, 4)
         index = mx.arange(4 * KV_HEADS * capacity)
         layer.write(capacity, index, *(mx.random.normal((index.size, DIM)) for _ in range(2)))
-    table = [(int(capacity > 256), slot, position, capacity) for capacity, slot, position in places]
-    return layer, RaggedRows(mx.array(table, mx.int32), (256, 1024), 1024), places
+    return layer
+
+
+def rows_at(places: list[Place]) -> RaggedRows:
+    capacities, slots, positions = np.array(places).T
+    return RaggedRows(slots, positions, capacities)
 
 
 def relative(found: mx.array, expected: mx.array) -> float:
@@ -71,24 +82,22 @@ def check_ragged(kernels: RaggedCudaKernels) -> float:
     """The largest relative difference from MLX's attention in float32, over plain, windowed and split rows."""
     mx.random.seed(0)
     worst = 0.0
-    q = mx.random.normal((5, HEADS, 1, DIM)).astype(mx.bfloat16)
+    q = mx.random.normal((len(PLACES), HEADS, 1, DIM)).astype(mx.bfloat16)
     for window in (None, 50):
-        layer, rows, places = noisy_layer(window)
+        layer = noisy_layer(window)
         expected = []
-        for i, (capacity, slot, position) in enumerate(places):
+        for i, (capacity, slot, position) in enumerate(PLACES):
             first = 0 if window is None else max(position + 1 - window, 0)
-            k, v = (
-                slab[slot : slot + 1, :, first : position + 1]
-                for slab in (layer.keys(capacity), layer.values(capacity))
-            )
+            k, v = (slab(capacity)[slot : slot + 1, :, first : position + 1] for slab in (layer.keys, layer.values))
             expected.append(
                 mx.fast.scaled_dot_product_attention(
                     *(a.astype(mx.float32) for a in (q[i : i + 1], k, v)), scale=DIM**-0.5, mask=None
                 )
             )
         for longest in (256, 4096):  # told to split or not
-            told = RaggedRows(rows.table, rows.capacities, longest)
-            found = kernels.ragged(q, layer, told, scale=DIM**-0.5, sinks=None)
+            rows = rows_at(PLACES)
+            rows.longest = longest
+            found = kernels.ragged(q, layer, rows, scale=DIM**-0.5, sinks=None)
             worst = max(worst, relative(found, mx.concatenate(expected)))
     return worst
 
@@ -96,17 +105,18 @@ def check_ragged(kernels: RaggedCudaKernels) -> float:
 def check_write_rotated(kernels: FusedCudaKernels) -> float:
     """The largest relative difference from MLX's rope, of q and of what is in the slots afterwards."""
     mx.random.seed(0)
-    layer, rows, places = noisy_layer()
+    layer, number = noisy_layer(), len(PLACES)
     frequencies = (10000.0 ** (-np.arange(DIM // 2) / (DIM // 2))).astype(np.float32)
     rotation = Rotation(RotationShape(HEADS, KV_HEADS, DIM, DIM // 2, False, False), mx.array(frequencies), None)
-    projected = mx.random.normal((5, 1, (HEADS + 2 * KV_HEADS) * DIM)).astype(mx.bfloat16)
-    found, written = kernels.write_rotated(projected, layer, rows, rotation)
+    projected = mx.random.normal((number, 1, (HEADS + 2 * KV_HEADS) * DIM)).astype(mx.bfloat16)
+    found, written = kernels.write_rotated(projected, layer, rows_at(PLACES), rotation)
     mx.eval(written)
-    q, k, v = mx.split(projected.reshape(5, -1, 1, DIM).astype(mx.float32), [HEADS, HEADS + KV_HEADS], axis=1)
-    offset = mx.array([position for _, _, position in places])
+    heads = projected.reshape(number, -1, 1, DIM).astype(mx.float32)
+    q, k, v = mx.split(heads, [HEADS, HEADS + KV_HEADS], axis=1)
+    offset = mx.array([position for _, _, position in PLACES])
     q, k = (mx.fast.rope(a, DIM, traditional=False, base=10000.0, scale=1.0, offset=offset) for a in (q, k))
     worst = relative(found, q)
-    for i, (capacity, slot, position) in enumerate(places):
+    for i, (capacity, slot, position) in enumerate(PLACES):
         worst = max(worst, relative(layer.keys(capacity)[slot, :, position], k[i, :, 0]))
         worst = max(worst, relative(layer.values(capacity)[slot, :, position], v[i, :, 0]))
     return worst

@@ -24,7 +24,7 @@ SHARED_BYTES = 48 * 1024
 LANE_ELEMENTS = 8  # 16 bytes of a half type: the widest load
 HEAD_DIMS = (64, 96, 128, 192, 256)
 TENSOR_CORE_HEAD_DIMS = (64, 128)
-TENSOR_CORE_QUERIES = 8  # of a K/V head, at most
+TENSOR_CORE_ROWS = 16  # of a product: queries to a K/V head, times tokens of a sequence
 TENSOR_CORE_WARPS = 4
 HALF_TYPES = (mx.bfloat16, mx.float16)
 TARGET_BLOCKS = 528  # four for each multiprocessor of an H200; with fewer, long rows are split
@@ -61,7 +61,7 @@ def _attention(num_classes: int, is_split: bool, on_tensor_cores: bool) -> Any:
     way = BY_TENSOR_CORES if on_tensor_cores else BY_LANES
     return mx.fast.cuda_kernel(
         name=f"ragged_{num_classes}_{'parts' if is_split else 'one'}_{'tensor' if on_tensor_cores else 'lanes'}",
-        input_names=["q", *slab_names(num_classes), "table", "scale", "sinks"],
+        input_names=["q", *slab_names(num_classes), "groups", "scale", "sinks"],
         output_names=["out"],
         header=TENSOR_CORES if on_tensor_cores else "",
         source=PLACE.replace("CHOOSE", choose_slab(num_classes)) + way + MERGE,
@@ -76,29 +76,28 @@ def _join() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """How the kernel is called for one kind of layer and step."""
+class Way:
+    """How heads of one kind are computed. group_tokens: tokens of a sequence that a block takes, at most."""
 
-    kernel: Any
-    template: list[tuple[str, Any]]
-    num_threads: int
+    on_tensor_cores: bool
+    num_warps: int
+    group_tokens: int
 
 
 @cache
-def _launch(
-    dtype: mx.Dtype,
-    dim: int,
-    kv_heads: int,
-    group: int,
-    num_classes: int,
-    is_split: bool,
-    window: int,
-    has_sinks: bool,
-    may_use_tensor_cores: bool,
-) -> Launch:
-    on_tensor_cores = may_use_tensor_cores and dtype in HALF_TYPES and fits_tensor_cores(dim, group)
-    warps = TENSOR_CORE_WARPS if on_tensor_cores else num_warps(dim, group)
-    template = [
+def choose_way(dtype: mx.Dtype, dim: int, group: int, may_use_tensor_cores: bool) -> Way:
+    """group: queries to a K/V head. Raises ValueError for heads that no kernel takes."""
+    fits = dtype in HALF_TYPES and dim in TENSOR_CORE_HEAD_DIMS and group <= TENSOR_CORE_ROWS
+    if may_use_tensor_cores and fits:
+        return Way(True, TENSOR_CORE_WARPS, TENSOR_CORE_ROWS // group)
+    return Way(False, num_warps(dim, group), 1)
+
+
+@cache
+def _template(
+    way: Way, dtype: mx.Dtype, dim: int, kv_heads: int, group: int, is_split: bool, window: int, has_sinks: bool
+) -> list[tuple[str, Any]]:
+    return [
         ("T", dtype),
         ("D", dim),
         ("HKV", kv_heads),
@@ -106,10 +105,10 @@ def _launch(
         ("SPLIT", is_split),
         ("WINDOW", window),
         ("SINKS", has_sinks),
-        ("WARPS", warps),
+        ("TOKENS", way.group_tokens),
+        ("WARPS", way.num_warps),
         ("F16", dtype == mx.float16),
     ]
-    return Launch(_attention(num_classes, is_split, on_tensor_cores), template, warps * 32)
 
 
 class RaggedCudaKernels(StockKernels):
@@ -127,26 +126,19 @@ class RaggedCudaKernels(StockKernels):
         kv_heads, window = layer.shape.num_heads, layer.shape.window
         if layer.shape.value_dim != dim:
             raise ValueError(f"ragged attention takes values as wide as keys, got {layer.shape.value_dim} and {dim}")
-        arrays = slabs(layer, rows)
-        splits = choose_splits(number * kv_heads, min(rows.longest, window or rows.longest))
+        group = heads // kv_heads
+        way = choose_way(q.dtype, dim, group, self._may_use_tensor_cores)
+        groups = rows.groups(way.group_tokens)
+        num_blocks = groups.shape[0] * kv_heads
+        splits = choose_splits(num_blocks, min(rows.longest, window or rows.longest))
         is_split = splits > 1
-        launch = _launch(
-            q.dtype,
-            dim,
-            kv_heads,
-            heads // kv_heads,
-            len(arrays) // 2,
-            is_split,
-            window or 0,
-            sinks is not None,
-            self._may_use_tensor_cores,
-        )
+        arrays = slabs(layer, rows)
         sink_values = self.scalar(scale) if sinks is None else sinks
-        first = launch.kernel(
-            inputs=[q, *arrays, rows.table, self.scalar(scale), sink_values],
-            template=launch.template,
-            grid=(number * kv_heads * splits * launch.num_threads, 1, 1),
-            threadgroup=(launch.num_threads, 1, 1),
+        first = _attention(len(arrays) // 2, is_split, way.on_tensor_cores)(
+            inputs=[q, *arrays, groups, self.scalar(scale), sink_values],
+            template=_template(way, q.dtype, dim, kv_heads, group, is_split, window or 0, sinks is not None),
+            grid=(num_blocks * splits * way.num_warps * 32, 1, 1),
+            threadgroup=(way.num_warps * 32, 1, 1),
             output_shapes=[(number * heads, splits, dim + 2) if is_split else q.shape],
             output_dtypes=[mx.float32 if is_split else q.dtype],
         )[0]
@@ -166,11 +158,6 @@ class RaggedCudaKernels(StockKernels):
         if value not in self._scalars:
             self._scalars[value] = mx.array([value], mx.float32)
         return self._scalars[value]
-
-
-def fits_tensor_cores(dim: int, group: int) -> bool:
-    """Whether heads of this size, with so many queries to a K/V head, can go that way."""
-    return dim in TENSOR_CORE_HEAD_DIMS and group <= TENSOR_CORE_QUERIES
 
 
 def num_warps(dim: int, group: int) -> int:
