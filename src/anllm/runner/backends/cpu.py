@@ -17,7 +17,8 @@ from mlx_lm.utils import dequantize_model, get_total_parameters
 from anllm.config import Weights
 from anllm.errors import ModelError
 from anllm.runner.attention import Kernels, StockKernels
-from anllm.runner.backends.cpu_kernels import FastExpKernels, hook_swiglu
+from anllm.runner.backends.cpu_kernels import FastExpKernels
+from anllm.runner.backends.cpu_layers import quicken_layers
 from anllm.runner.backends.cpu_weights import transpose_linears
 from anllm.runner.blas import Blas
 from anllm.runner.sampler import HostSampler
@@ -59,7 +60,7 @@ class CpuBackend:
         model.set_dtype(mx.float32)
         transpose_linears(model)
         if self._can_compile:
-            hook_swiglu()
+            quicken_layers(model)
 
     def memory_bytes(self) -> int:
         return available_memory()
