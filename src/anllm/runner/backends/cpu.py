@@ -19,6 +19,7 @@ from anllm.errors import ModelError
 from anllm.runner.attention import Kernels, StockKernels
 from anllm.runner.backends.cpu_kernels import FastExpKernels
 from anllm.runner.backends.cpu_layers import quicken_layers
+from anllm.runner.backends.cpu_memory import keep_freed_memory
 from anllm.runner.backends.cpu_weights import transpose_linears
 from anllm.runner.blas import Blas
 from anllm.runner.sampler import HostSampler
@@ -37,6 +38,7 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, blas: Blas) -> None:
+        keep_freed_memory()
         self._can_compile = shutil.which("g++") is not None  # which mx.compile runs
         if not self._can_compile:
             mx.disable_compile()
