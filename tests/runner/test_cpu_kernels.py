@@ -35,7 +35,7 @@ def test_fast_exp_is_exp_where_it_counts_and_nothing_beyond() -> None:
     assert np.isnan(fast_exp(mx.array([float("nan")])).item())
 
 
-@pytest.mark.parametrize("extra", [0, 1, 70, 300])
+@pytest.mark.parametrize("extra", [0, 1, 70, 300, 2500])
 @pytest.mark.parametrize("n", [2, 40, QUERY_BLOCK, QUERY_BLOCK + 2, 191, 192, 257, 400])
 def test_causal_attention_in_blocks_is_that_of_mlx(n: int, extra: int) -> None:
     fast, stock = attend_both(1, n, n + extra, "causal")

@@ -17,6 +17,7 @@ from functools import lru_cache
 import mlx.core as mx
 
 QUERY_BLOCK = 128  # queries at a time: keys behind the block's end are not looked at, and scores stay in the cache
+STRIP_KEYS = 2048
 MASKED = -1e30
 SQUARINGS = 4
 EXP_UNIT = 2.0**SQUARINGS  # fast_exp takes its argument in sixteenths
@@ -60,34 +61,32 @@ class FastExpKernels:
 def _causal(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     """Block by block of queries, each over the keys that its last query may see."""
     n, length = q.shape[2], k.shape[2]
-    num_blocks = max(round(n / QUERY_BLOCK), 1)
-    strip = _causal_strip(_power_of_two(length))
+    num_blocks = max(round(n / QUERY_BLOCK), 1)  # of nearly equal size, at most 1.5 times as large
     outs = []
     for block in range(num_blocks):
         first, last = n * block // num_blocks, n * (block + 1) // num_blocks
         end = length - n + last
-        # Column `zero` of the strip is the block's first query's own key.
-        zero = strip.shape[1] - strip.shape[0]
-        bias = strip[: last - first, zero - (length - n + first) : zero + last - first]
+        bias = _causal_bias(last - first, end - (last - first))
         outs.append(_attend(q[:, :, first:last], k[:, :, :end], v[:, :, :end], bias))
     return outs[0] if len(outs) == 1 else mx.concatenate(outs, axis=2)
 
 
-@lru_cache(maxsize=2)
-def _causal_strip(width: int) -> mx.array:
-    """What causal blocks of up to 2 * QUERY_BLOCK queries, after up to `width` keys that all of them see, add to their
-    scores: float32 [queries, width + queries], of which each takes a part. Made once, since all layers and steps share
-    it."""
+def _causal_bias(n: int, num_before: int) -> mx.array:
+    """What n queries after `num_before` keys that all of them see add to their scores: float32 [n, num_before + n]."""
+    taken = min(num_before, STRIP_KEYS)
+    bias = _causal_strip()[:n, STRIP_KEYS - taken : STRIP_KEYS + n]
+    return bias if taken == num_before else mx.concatenate([mx.zeros((n, num_before - taken)), bias], axis=1)
+
+
+@lru_cache(maxsize=1)
+def _causal_strip() -> mx.array:
+    """The bias of the largest block: float32 [queries, STRIP_KEYS + queries]. Made once; all layers and steps take
+    their parts of it."""
     queries = 2 * QUERY_BLOCK
-    seen = mx.arange(-width, queries)[None] <= mx.arange(queries)[:, None]
+    seen = mx.arange(-STRIP_KEYS, queries)[None] <= mx.arange(queries)[:, None]
     strip = mx.where(seen, 0.0, MASKED)
     mx.eval(strip)
     return strip
-
-
-def _power_of_two(number: int) -> int:
-    """The least that is no less."""
-    return 1 << (number - 1).bit_length()
 
 
 def _attend(q: mx.array, k: mx.array, v: mx.array, bias: mx.array | None) -> mx.array:
