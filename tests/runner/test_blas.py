@@ -19,6 +19,10 @@ pytestmark = [pytest.mark.mlx, pytest.mark.skipif(not runs_on_cpu(), reason="for
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+needs_numpys_openblas = pytest.mark.skipif(
+    COMPILER is None or not list(Path(sys.prefix).glob("lib/*/site-packages/numpy.libs/*openblas*")),
+    reason="no compiler, or no such NumPy",
+)
 
 LOAD = """
 import logging, sys
@@ -37,11 +41,13 @@ print("loaded", blas.name, blas.set_threads is not None, sep="|")
 MULTIPLY = """
 import mlx.core as mx, numpy as np
 random = np.random.default_rng(0)
-for rows, inner, columns in ((1, 64, 64), (5, 300, 7), (33, 200, 65), (256, 512, 128)):
+for rows, inner, columns in ((1, 64, 64), (1, 300, 7), (64, 300, 1), (5, 300, 7), (33, 200, 65), (256, 512, 128)):
     a, b = (random.standard_normal(shape, np.float32) for shape in ((3, rows, inner), (3, inner, columns)))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     swapped = mx.array(np.ascontiguousarray(b.swapaxes(1, 2))).swapaxes(1, 2)
-    for found in (mx.array(a) @ mx.array(b), mx.array(a) @ swapped, mx.array(a[0])[None] @ mx.array(b[:1])):
+    turned = mx.array(np.ascontiguousarray(a.swapaxes(1, 2))).swapaxes(1, 2)
+    ways = [left @ right for left in (mx.array(a), turned) for right in (mx.array(b), swapped)]
+    for found in (*ways, mx.array(a[0])[None] @ mx.array(b[:1])):
         np.testing.assert_allclose(np.array(found), exact[: found.shape[0]], atol=1e-3)
 from anllm.runner.backends.cpu import tune
 try:
@@ -51,9 +57,11 @@ except AnllmError as error:
 """
 
 
-def run(path: str, cache: Path, *, then: str = "", search_path: str | None = None) -> tuple[list[list[str]], str]:
+def run(
+    path: str, cache: Path, *, then: str = "", search_path: str | None = None, **variables: str
+) -> tuple[list[list[str]], str]:
     """What a process that loads a BLAS prints, as lists of fields, and its log."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), **variables)
     if search_path is not None:
         environment["PATH"] = search_path
     done = subprocess.run(
@@ -98,10 +106,7 @@ def test_a_blas_that_computes_wrong_is_found_out(tmp_path: Path) -> None:
     assert lines[1][1].startswith("The BLAS in use (made.so) computes wrong products")
 
 
-@needs_compiler
-@pytest.mark.skipif(
-    not list(Path(sys.prefix).glob("lib/*/site-packages/numpy.libs/*openblas*")), reason="no such NumPy"
-)
+@needs_numpys_openblas
 def test_numpys_openblas_is_built_once_and_reused_without_a_compiler(tmp_path: Path) -> None:
     first, log = run("", tmp_path, then=MULTIPLY)
     assert log == ""
@@ -113,6 +118,31 @@ def test_numpys_openblas_is_built_once_and_reused_without_a_compiler(tmp_path: P
     again, _ = run("", tmp_path, search_path="")
     assert again == first[:1]
     assert [shim.stat().st_mtime_ns for shim in (tmp_path / "blas").iterdir()] == [built_ns]
+
+
+KERNELS = """
+import ctypes, os
+from anllm.runner.blas import numpy_libraries
+library = ctypes.CDLL(str(next(numpy_libraries())))
+name = next(getattr(library, n) for n in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename"))
+name.restype = ctypes.c_char_p
+print(name().decode(), os.environ.get("OPENBLAS_CORETYPE"), sep="|")
+"""
+
+
+@needs_numpys_openblas
+def test_kernels_are_those_of_the_processor_whatever_the_environment_says(tmp_path: Path) -> None:
+    (_, (kernels, kept)), _ = run("", tmp_path, then=KERNELS, OPENBLAS_CORETYPE="Nehalem")
+    assert kernels != "Nehalem"
+    assert kept == "Nehalem"
+
+
+@needs_numpys_openblas
+def test_a_library_given_by_its_path_follows_the_environment(tmp_path: Path) -> None:
+    run("", tmp_path, then="")
+    shim = next((tmp_path / "blas").iterdir())
+    (_, (kernels, _)), _ = run(str(shim), tmp_path, then=KERNELS, OPENBLAS_CORETYPE="Nehalem")
+    assert kernels == "Nehalem"
 
 
 @pytest.mark.skipif(

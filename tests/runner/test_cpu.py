@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
 import pytest
 
 from anllm.runner.backends import cpu
 from anllm.runner.backends.cpu import best_thread_count, cpu_quota, thread_counts
+from anllm.runner.backends.cpu_weights import transpose_linears
 
 pytestmark = pytest.mark.mlx
 
@@ -45,3 +52,53 @@ def test_threads_are_tried_up_to_what_the_container_gives(tmp_path: Path, monkey
     assert thread_counts() == [1, 2, 3]
     (tmp_path / "cpu.max").write_text("50000 100000")
     assert thread_counts() == [1]
+
+
+def test_transposed_weights_are_the_same_weights_laid_out_by_columns() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 6)
+            self.layers = [nn.Linear(6, 4), nn.Linear(4, 6, bias=False)]
+
+        def __call__(self, tokens: mx.array) -> mx.array:
+            hidden = self.embed(tokens)
+            for layer in self.layers:
+                hidden = layer(hidden)
+            return self.embed.as_linear(hidden)
+
+    model, tokens = Model(), mx.array([[1, 2, 3]])
+    weight, expected = mx.array(model.layers[0].weight), model(tokens)
+    transpose_linears(model)
+    mx.eval(model.parameters())
+    assert mx.array_equal(model.layers[0].weight, weight)
+    assert np.array(model.layers[0].weight, copy=False).flags.f_contiguous
+    assert np.array(model.embed.weight, copy=False).flags.c_contiguous
+    np.testing.assert_allclose(np.array(model(tokens)), np.array(expected), atol=1e-6)
+
+
+FAULTS = """
+import resource, sys
+from anllm.runner.backends.cpu_memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+import mlx.core as mx
+x = mx.ones((2 << 20,))
+mx.eval(x)
+def use():
+    mx.eval([x + i for i in range(4)])
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc")
+def test_freed_memory_is_kept_for_the_next_arrays() -> None:
+    def faults(what: str) -> int:
+        command = [sys.executable, "-c", FAULTS, what]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert faults("keep") < 0.1 * faults("give back")

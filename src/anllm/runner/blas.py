@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ STOCK_WARNING = (
 )
 # OpenBLAS exports its functions under these names: (prefix, suffix); suffix 64_ has 64-bit integers.
 OPENBLAS_NAMES = (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", ""))
+KERNELS_VARIABLE = "OPENBLAS_CORETYPE"
 
 
 @dataclass(frozen=True)
@@ -86,24 +88,40 @@ def _load_global(path: str | Path) -> ctypes.CDLL:
 
 def _numpy_openblas(cache_folder: Path) -> Blas | None:
     """The OpenBLAS that NumPy's wheel carries, under the name that MLX looks for."""
-    library_file = next(_numpy_libraries(), None)
+    library_file = next(numpy_libraries(), None)
     if library_file is None:
         return None
-    library = ctypes.CDLL(str(library_file))
+    with _kernels_of_this_processor():
+        library = ctypes.CDLL(str(library_file))
     names = next((n for n in OPENBLAS_NAMES if hasattr(library, f"{n[0]}cblas_sgemm{n[1]}")), None)
     if names is None:
         return None
-    if names != ("", ""):
-        shim = _build_shim(library_file, names, cache_folder)
-        if shim is None:
-            return None
+    shim = _build_shim(library_file, names, cache_folder)
+    if shim is not None:
         _load_global(shim)
-    else:
+    elif names == ("", ""):
         _load_global(library_file)
+    else:
+        return None
     return Blas("OpenBLAS of NumPy", _openblas_threads(library))
 
 
-def _numpy_libraries() -> Iterator[Path]:
+@contextmanager
+def _kernels_of_this_processor() -> Iterator[None]:
+    """OpenBLAS reads once, when it is loaded, for which processor it shall take its kernels. Machine images set that
+    to something that runs everywhere, at a third of the speed of prompts; OpenBLAS knows better. Who wants other
+    kernels can give the library by its path: then the variable holds."""
+    wanted = os.environ.pop(KERNELS_VARIABLE, None)
+    if wanted is not None:
+        logger.info("%s=%s is not followed: OpenBLAS chooses by the processor", KERNELS_VARIABLE, wanted)
+    try:
+        yield
+    finally:
+        if wanted is not None:
+            os.environ[KERNELS_VARIABLE] = wanted
+
+
+def numpy_libraries() -> Iterator[Path]:
     for folder in dict.fromkeys(sysconfig.get_path(kind) for kind in ("platlib", "purelib")):
         yield from sorted(Path(folder, "numpy.libs").glob("*openblas*.so*"))
 
@@ -133,14 +151,25 @@ def _build_shim(library: Path, names: tuple[str, str], cache_folder: Path) -> Pa
 
 
 def _shim_source(prefix: str, suffix: str) -> str:
+    """One row (order 101: row-major; 111: not transposed, 112: transposed) goes to the matrix-vector product, which
+    reads a matrix at twice the speed: it does not pack it first."""
     integer = "int64_t" if suffix else "int"
-    call = f"{prefix}cblas_sgemm{suffix}"
+    sgemm, sgemv = f"{prefix}cblas_sgemm{suffix}", f"{prefix}cblas_sgemv{suffix}"
     return f"""#include <stdint.h>
-void {call}(int, int, int, {integer}, {integer}, {integer}, float, const float *, {integer}, const float *, {integer},
-            float, float *, {integer});
+typedef {integer} integer;
+void {sgemm}(int, int, int, integer, integer, integer, float, const float *, integer, const float *, integer, float,
+             float *, integer);
+void {sgemv}(int, int, integer, integer, float, const float *, integer, const float *, integer, float, float *,
+             integer);
 void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                  int ldb, float beta, float *c, int ldc) {{
-  {call}(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  if (order == 101 && m == 1) {{
+    int step = ta == 111 ? 1 : lda;
+    if (tb == 111) {sgemv}(order, 112, k, n, alpha, b, ldb, a, step, beta, c, 1);
+    else {sgemv}(order, 111, n, k, alpha, b, ldb, a, step, beta, c, 1);
+    return;
+  }}
+  {sgemm}(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }}
 """
 
