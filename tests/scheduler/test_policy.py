@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anllm.scheduler.policy import GROWTH, MIN_PREFILL_TOKENS, PrefillPace, share_prefill
+from anllm.scheduler.policy import GROWTH, MIN_PREFILL_TOKENS, DecodeTime, PrefillPace, share_prefill
 
 
 @pytest.mark.parametrize(
@@ -129,3 +129,31 @@ def test_where_more_wait_than_decode_steps_may_be_longer_in_proportion() -> None
 def test_where_fewer_wait_than_decode_nothing_changes() -> None:
     pace = PrefillPace()
     assert pace.budget(5000, num_decodes=8, num_waiting=1) == pace.budget(5000, num_decodes=8, num_waiting=8)
+
+
+def test_the_time_of_a_step_without_prompts_is_a_line_through_recent_ones() -> None:
+    time = DecodeTime()
+    assert time.of(4) is None
+    time.learn(8, 0.05)
+    assert time.of(8) == pytest.approx(0.05)
+    assert time.of(4) == pytest.approx(0.05)  # nothing is known of other numbers of rows
+    for rows in (8, 16, 12, 30, 24, 8) * 10:
+        time.learn(rows, 0.03 + 0.002 * rows)
+    assert time.of(32) == pytest.approx(0.094, rel=0.05)
+    assert time.of(2) == pytest.approx(0.034, rel=0.1)
+    for _ in range(100):  # always as many rows: noise gives no slope
+        time.learn(10, 0.05)
+        time.learn(10, 0.052)
+    assert time.of(10) == pytest.approx(0.051, rel=0.05)
+    assert time.of(30) == pytest.approx(0.091, rel=0.1)
+
+
+def test_more_rows_take_longer_so_more_prompt_goes_along() -> None:
+    """Otherwise what the rows themselves take is held against the prompt."""
+    pace = PrefillPace()
+    for rows in (4, 8, 12, 16) * 5:
+        pace.observe(num_decodes=rows, num_prefill_tokens=0, duration_s=0.02 + 0.002 * rows)
+    for _ in range(100):
+        tokens = pace.budget(5000, num_decodes=30)
+        pace.observe(num_decodes=30, num_prefill_tokens=tokens, duration_s=0.08 + tokens * 0.001)
+    assert PrefillPace.SLOWDOWN * 0.08 / GROWTH / GROWTH <= tokens * 0.001 <= PrefillPace.SLOWDOWN * 0.08 * GROWTH

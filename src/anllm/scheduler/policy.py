@@ -1,22 +1,53 @@
-"""How much prefill a step may hold, and who gets it. Pure functions and one small estimator."""
+"""How much prefill a step may hold, and who gets it. Pure functions and two small estimators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-SMOOTHING = 0.2  # weight of the newest measurement
+SMOOTHING = 0.1  # weight of the newest measurement
 MIN_PREFILL_TOKENS = 32  # a prompt must get on, and smaller pieces cost hardly less
 FIRST_PREFILL_TOKENS = 128  # before anything is measured
 GROWTH = 1.2
 
 
+class DecodeTime:
+    """What a step without prompts takes, by the number of its rows: a line through recent ones (least squares, older
+    steps counting less)."""
+
+    ENOUGH_VARIANCE = 1.0  # of the number of rows, for a new slope
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._rows = self._seconds = 0.0  # means
+        self._variance = self._covariance = 0.0  # of rows, and of rows with seconds
+        self._slope = 0.0
+
+    def learn(self, num_rows: int, duration_s: float) -> None:
+        share = max(SMOOTHING, 1 / (self._weight + 1))  # the first ones count alike
+        self._weight += 1
+        rows, seconds = num_rows - self._rows, duration_s - self._seconds
+        self._rows += share * rows
+        self._seconds += share * seconds
+        self._variance = (1 - share) * (self._variance + share * rows * rows)
+        self._covariance = (1 - share) * (self._covariance + share * rows * seconds)
+        if self._variance >= self.ENOUGH_VARIANCE:
+            self._slope = max(self._covariance / self._variance, 0.0)
+
+    def of(self, num_rows: int) -> float | None:
+        """Seconds; None before anything is known."""
+        if not self._weight:
+            return None
+        least = self._seconds * min(num_rows / self._rows, 1.0)  # fewer rows take no less than their share
+        return max(self._seconds + self._slope * (num_rows - self._rows), least)
+
+
 class PrefillPace:
-    """How many prompt tokens a step may take along while other sequences decode.
+    """How much prefill a step may hold while other sequences decode.
 
     A running stream should not notice somebody else's long prompt: beside the time that a step without prompts takes,
     one with them may take SLOWDOWN times that, and at most MAX_ALLOWANCE_S. What a prompt token costs is not the same
-    in small and large pieces, so it is not estimated: the budget grows while steps stay inside their time, and shrinks
-    in proportion when one does not.
+    in small and large pieces, so it is not estimated: the tokens for each second that is allowed grow while steps stay
+    inside their time, and shrink in proportion when one does not.
 
     Where more sequences wait than decode, a longer step holds up few and a shorter one many: all of that grows with
     their ratio.
@@ -27,8 +58,8 @@ class PrefillPace:
     MAX_ALLOWANCE_S = 0.2
 
     def __init__(self) -> None:
-        self._decode_step_s: float | None = None
-        self._budget = float(FIRST_PREFILL_TOKENS)  # while no more sequences wait than decode
+        self._decode = DecodeTime()
+        self._rate: float | None = None  # prompt tokens for each second allowed
         self._crowding = 1.0  # sequences that wait for each that decodes, at least 1; of the last budget()
 
     def observe(self, *, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:
@@ -36,28 +67,33 @@ class PrefillPace:
         if num_decodes == 0:
             return
         if num_prefill_tokens == 0:
-            self._decode_step_s = _smooth(self._decode_step_s, duration_s)
+            self._decode.learn(num_decodes, duration_s)
             return
-        allowance_s = self._allowance_s() * self._crowding
-        taken_s = duration_s - (self._decode_step_s or 0.0)
-        num_tokens = num_prefill_tokens / self._crowding
-        if taken_s > allowance_s:
-            shrunk = num_tokens * max(allowance_s / taken_s, 0.5)
-            self._budget = max(min(self._budget, shrunk), MIN_PREFILL_TOKENS)
-        elif num_tokens >= self._budget / GROWTH:  # it was used, so it is known to be good
-            self._budget *= GROWTH
+        allowed_s = self._allowance_s(num_decodes) * self._crowding
+        taken_s = duration_s - (self._decode.of(num_decodes) or 0.0)
+        rate = self._rate_for(allowed_s)
+        if taken_s > allowed_s:
+            shrunk = num_prefill_tokens * max(allowed_s / taken_s, 0.5)
+            self._rate = max(min(rate * allowed_s, shrunk), MIN_PREFILL_TOKENS) / allowed_s
+        elif num_prefill_tokens >= rate * allowed_s / GROWTH:  # it was used, so it is known to be good
+            self._rate = rate * GROWTH
 
     def budget(self, most: int, *, num_decodes: int = 1, num_waiting: int = 1) -> int:
         """Prompt tokens for the next step, at most `most`. num_waiting: sequences whose prompts are not done."""
-        self._budget = min(self._budget, max(most, MIN_PREFILL_TOKENS))
         self._crowding = max(num_waiting / num_decodes, 1.0)
-        return min(most, int(self._budget * self._crowding))
+        allowance_s = self._allowance_s(num_decodes)
+        self._rate = min(self._rate_for(allowance_s), max(most, MIN_PREFILL_TOKENS) / allowance_s)
+        return min(most, max(int(self._rate * allowance_s * self._crowding), MIN_PREFILL_TOKENS))
 
-    def _allowance_s(self) -> float:
+    def _rate_for(self, allowed_s: float) -> float:
+        return FIRST_PREFILL_TOKENS / allowed_s if self._rate is None else self._rate
+
+    def _allowance_s(self, num_decodes: int) -> float:
         """How much longer than one without, a step with prompts may take."""
-        if self._decode_step_s is None:
+        decode_s = self._decode.of(num_decodes)
+        if decode_s is None:
             return self.MAX_ALLOWANCE_S
-        return min(max(self.SLOWDOWN * self._decode_step_s, self.MIN_ALLOWANCE_S), self.MAX_ALLOWANCE_S)
+        return min(max(self.SLOWDOWN * decode_s, self.MIN_ALLOWANCE_S), self.MAX_ALLOWANCE_S)
 
 
 def share_prefill(remaining: Sequence[int], budget: int) -> list[int]:
@@ -76,7 +112,3 @@ def share_prefill(remaining: Sequence[int], budget: int) -> list[int]:
         shares[i] += extra
         left -= extra
     return shares
-
-
-def _smooth(old: float | None, new: float) -> float:
-    return new if old is None else old + SMOOTHING * (new - old)
