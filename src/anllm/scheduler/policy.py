@@ -49,8 +49,8 @@ class PrefillPace:
     in small and large pieces, so it is not estimated: the tokens for each second that is allowed grow while steps stay
     inside their time, and shrink in proportion when one does not.
 
-    Where more sequences wait than decode, a longer step holds up few and a shorter one many: all of that grows with
-    their ratio.
+    Where more sequences wait than decode, a longer step holds up few and a shorter one many: all of that grows with the
+    square of their ratio, so that a burst of prompts beside one stream is computed in one go.
     """
 
     SLOWDOWN = 1.6
@@ -60,7 +60,7 @@ class PrefillPace:
     def __init__(self) -> None:
         self._decode = DecodeTime()
         self._rate: float | None = None  # prompt tokens for each second allowed
-        self._crowding = 1.0  # sequences that wait for each that decodes, at least 1; of the last budget()
+        self._crowding = 1.0  # by how much more is allowed since many wait; of the last budget()
 
     def observe(self, *, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:
         """Learn from a finished step."""
@@ -69,18 +69,19 @@ class PrefillPace:
         if num_prefill_tokens == 0:
             self._decode.learn(num_decodes, duration_s)
             return
-        allowed_s = self._allowance_s(num_decodes) * self._crowding
+        allowance_s = self._allowance_s(num_decodes)
+        allowed_s = allowance_s * self._crowding
         taken_s = duration_s - (self._decode.of(num_decodes) or 0.0)
-        rate = self._rate_for(allowed_s)
+        rate = self._rate_for(allowance_s)
         if taken_s > allowed_s:
-            shrunk = num_prefill_tokens * max(allowed_s / taken_s, 0.5)
-            self._rate = max(min(rate * allowed_s, shrunk), MIN_PREFILL_TOKENS) / allowed_s
+            fitting = num_prefill_tokens * max(allowed_s / taken_s, 0.5) / allowed_s
+            self._rate = max(min(rate, fitting), MIN_PREFILL_TOKENS / allowance_s)
         elif num_prefill_tokens >= rate * allowed_s / GROWTH:  # it was used, so it is known to be good
             self._rate = rate * GROWTH
 
     def budget(self, most: int, *, num_decodes: int = 1, num_waiting: int = 1) -> int:
         """Prompt tokens for the next step, at most `most`. num_waiting: sequences whose prompts are not done."""
-        self._crowding = max(num_waiting / num_decodes, 1.0)
+        self._crowding = max(num_waiting / num_decodes, 1.0) ** 2
         allowance_s = self._allowance_s(num_decodes)
         self._rate = min(self._rate_for(allowance_s), max(most, MIN_PREFILL_TOKENS) / allowance_s)
         return min(most, max(int(self._rate * allowance_s * self._crowding), MIN_PREFILL_TOKENS))
