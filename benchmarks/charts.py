@@ -3,8 +3,9 @@
     python benchmarks/steps.py … | tee steps.jsonl; python benchmarks/compare.py … | tee compare.jsonl
     python benchmarks/charts.py --steps steps.jsonl --compare compare.jsonl --out docs/charts --name cpu
 
-Writes NAME-steps.svg (step time against rows, one line for each context) and NAME-compare.svg (output tokens/s against
-streams, one line for each server; the mean of all runs).
+Writes NAME-steps.svg (step time against rows, one line for each context), NAME-vocab.svg (step time against the
+vocabulary, one line for each number of rows, from --vocab: steps of models that differ in it) and NAME-compare.svg
+(output tokens/s against streams, one line for each server; the mean of all runs).
 """
 
 from __future__ import annotations
@@ -56,6 +57,14 @@ def step_lines(rows: list[dict[str, Any]]) -> Lines:
     return lines
 
 
+def vocab_lines(rows: list[dict[str, Any]]) -> Lines:
+    lines: Lines = defaultdict(list)
+    for row in rows:
+        drawn = "greedy" if row["temperature"] == 0 else "drawn"
+        lines[f"{row['rows']} rows, {drawn}"].append((row["vocab"] / 1000, row["step_ms"]["p50"]))
+    return lines
+
+
 def compare_lines(rows: list[dict[str, Any]]) -> Lines:
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in rows:
@@ -70,12 +79,16 @@ def compare_lines(rows: list[dict[str, Any]]) -> Lines:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=Path)
+    parser.add_argument("--vocab", type=Path)
     parser.add_argument("--compare", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/charts"))
     parser.add_argument("--name", required=True)
     options = parser.parse_args()
     if options.steps:
         draw(step_lines(read(options.steps)), "rows", "ms a step", options.out / f"{options.name}-steps.svg")
+    if options.vocab:
+        target = options.out / f"{options.name}-vocab.svg"
+        draw(vocab_lines(read(options.vocab)), "thousand tokens in the vocabulary", "ms a step", target)
     if options.compare:
         target = options.out / f"{options.name}-compare.svg"
         draw(compare_lines(read(options.compare)), "streams", "output tokens/s", target)

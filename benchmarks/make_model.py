@@ -71,9 +71,9 @@ NUM_END_TOKENS = 3  # ids 0 to 2
 GROUP_SIZE = 64
 
 
-def build(shape: str, bits: int, dtype: mx.Dtype) -> llama.Model:
-    """A Llama of that shape; quantised to so many bits unless 0."""
-    args = llama.ModelArgs.from_dict({**COMMON, **SHAPES[shape]})
+def build(config: dict[str, Any], bits: int, dtype: mx.Dtype) -> llama.Model:
+    """A Llama of that config; quantised to so many bits unless 0."""
+    args = llama.ModelArgs.from_dict(config)
     model = llama.Model(args)
     model.set_dtype(dtype)
     head = model.model.embed_tokens if args.tie_word_embeddings else model.lm_head
@@ -84,17 +84,17 @@ def build(shape: str, bits: int, dtype: mx.Dtype) -> llama.Model:
     return model
 
 
-def write(shape: str, bits: int, dtype: str, out: Path, tokenizer: Path | None) -> None:
+def write(shape: dict[str, Any], bits: int, dtype: str, out: Path, tokenizer: Path | None) -> None:
     """The folder; without a tokenizer it serves for the engine alone."""
     out.mkdir(parents=True, exist_ok=True)
-    config = {**COMMON, **SHAPES[shape], "torch_dtype": dtype}
+    config = {**COMMON, **shape, "torch_dtype": dtype}
     if bits:
         config["quantization"] = config["quantization_config"] = {"group_size": GROUP_SIZE, "bits": bits}
     (out / "config.json").write_text(json.dumps(config, indent=1))
-    weights = dict(tree_flatten(build(shape, bits, getattr(mx, dtype)).parameters()))
+    weights = dict(tree_flatten(build({**COMMON, **shape}, bits, getattr(mx, dtype)).parameters()))
     mx.save_safetensors(str(out / "model.safetensors"), weights, metadata={"format": "mlx"})
     if tokenizer is not None:
-        copy_tokenizer(tokenizer, out, SHAPES[shape]["vocab_size"])
+        copy_tokenizer(tokenizer, out, shape["vocab_size"])
 
 
 def copy_tokenizer(source: Path, target: Path, vocab_size: int) -> None:
@@ -110,12 +110,14 @@ def copy_tokenizer(source: Path, target: Path, vocab_size: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="1b")
+    parser.add_argument("--vocab", type=int, help="size of the vocabulary, in place of the shape's own")
     parser.add_argument("--bits", type=int, choices=(0, 4, 8), default=0, help="0 is not quantised")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json and tokenizer_config.json")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    write(options.shape, options.bits, options.dtype, options.out, options.tokenizer)
+    shape = SHAPES[options.shape] | ({"vocab_size": options.vocab} if options.vocab else {})
+    write(shape, options.bits, options.dtype, options.out, options.tokenizer)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ vocabulary, how much of it the host takes, and whether memory moves.
     python benchmarks/steps.py --model FOLDER --prefill 256,1024,4096
 
 Prints one JSON line a case. host_ms is what submitting a step takes; where it is as long as the step, the device waits
-for the host.
+for the host. active_bytes: arrays in memory after the first step, after the last, and the most after any.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from environment import describe
@@ -41,7 +41,7 @@ def decode(runner: Runner, num_rows: int, context: int, num_steps: int, params: 
     """Rows of that many tokens each decode together; their contents do not matter."""
     capacity = capacity_for(context + num_steps + WARM_UP_STEPS)
     before: InFlight | None = None
-    host_s, step_s = [], []
+    host_s, step_s, active = [], [], []
     for step in range(num_steps + WARM_UP_STEPS):
         token = (7,) if before is None or not runner.runs_ahead else (PENDING,)
         rows = tuple(
@@ -59,15 +59,18 @@ def decode(runner: Runner, num_rows: int, context: int, num_steps: int, params: 
         if step >= WARM_UP_STEPS:
             host_s.append(submitted - started)
             step_s.append(ended - started)
+            active.append(mlx().get_active_memory())
     assert before is not None
     before.result()
     runner.submit(StepPlan(rows[:1], resizes=(SlabResize(capacity, 1),))).result()
     return {
         "rows": num_rows,
         "context": context,
+        "temperature": params.temperature,
         "step_ms": {"p50": milliseconds(statistics.median(step_s)), "mean": milliseconds(statistics.mean(step_s))},
         "host_ms": milliseconds(statistics.median(host_s)),
         "tok_s": round(num_rows / statistics.mean(step_s), 1),
+        "active_bytes": {"first": active[0], "last": active[-1], "most": max(active)},
     }
 
 
@@ -96,10 +99,10 @@ def milliseconds(seconds: float) -> float:
     return round(seconds * 1e3, 2)
 
 
-def peak_bytes() -> Callable[[], int]:
-    import mlx.core as mx  # only now: the runner loads a BLAS before it
+def mlx() -> ModuleType:
+    import mlx.core  # only now: the runner loads a BLAS before it
 
-    return mx.get_peak_memory
+    return mlx.core
 
 
 def main() -> None:
@@ -117,7 +120,7 @@ def main() -> None:
     model = ModelConfig(weights=Weights(options.weights), execution=Execution(options.execution))
     settings = RunnerSettings(options.model, (), model, CacheConfig(), SchedulerConfig())
     runner = build_runner(settings, cache_folder(None))
-    peak = peak_bytes()
+    peak = mlx().get_peak_memory
     about = {"backend": runner.info.backend, "blas": runner.info.blas, "weights": runner.info.weights, **describe()}
     params = SamplingParams(temperature=options.temperature, seed=0)
     for context in map(int, filter(None, options.contexts.split(","))):
