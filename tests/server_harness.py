@@ -42,6 +42,9 @@ class FakeTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
 
+    def piece(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("latin-1")
+
     def detokenizer(self) -> ByteDetokenizer:
         return ByteDetokenizer()
 
@@ -58,7 +61,7 @@ class FakeTemplate:
         text = "".join(f"<{m['role']}>{_text(m['content'])}{json.dumps(m.get('tool_calls', ''))}" for m in messages)
         if "REFUSE" in text:
             raise InvalidRequestError("The chat template refuses: no.", param="messages")
-        return text + "<assistant>"
+        return text + "<assistant>" * bool(variables.get("add_generation_prompt", True))
 
 
 def _text(content: object) -> str:

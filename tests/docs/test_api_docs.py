@@ -16,12 +16,14 @@ from anllm.server.field_support import (
     ACCEPTED_WITHOUT_EFFECT,
     NEUTRAL_CHAT_VALUES,
     NEUTRAL_COMPLETION_VALUES,
+    NEUTRAL_TOKENIZE_VALUES,
     NEUTRAL_VALUES,
 )
 from anllm.server.protocol import GenerationRequest, StreamOptions
+from anllm.server.tokenization.protocol import TokenizeRequest
 
 API_MD = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
-BOTH, CHAT, COMPLETIONS = "Fields of both generating endpoints", "Chat", "Completions"
+BOTH, CHAT, COMPLETIONS, TOKENS = "Fields of both generating endpoints", "Chat", "Completions", "Tokens"
 
 
 def kinds(section: str) -> dict[str, str]:
@@ -38,6 +40,7 @@ def test_every_field_stands_in_one_table():
     assert kinds(BOTH).keys() == shared
     assert kinds(CHAT).keys() == chat
     assert kinds(COMPLETIONS).keys() == completions
+    assert kinds(TOKENS).keys() == TokenizeRequest.model_fields.keys() | NEUTRAL_TOKENIZE_VALUES.keys()
 
 
 def test_the_kinds_are_those_of_the_code():
@@ -46,6 +49,7 @@ def test_the_kinds_are_those_of_the_code():
         (BOTH, NEUTRAL_VALUES),
         (CHAT, NEUTRAL_CHAT_VALUES),
         (COMPLETIONS, NEUTRAL_COMPLETION_VALUES),
+        (TOKENS, NEUTRAL_TOKENIZE_VALUES),
     ):
         for name, kind in kinds(section).items():
             if name in neutral or name in refused_by_rule:

@@ -37,7 +37,9 @@ def test_a_folder_is_named_after_itself_however_it_is_written(make_folder, tmp_p
 
 
 @pytest.mark.parametrize("model", ["./nothing", "/no/such/folder", "~/nothing", "a/b/c", "../x"])
-def test_what_looks_like_a_path_must_be_there(model):
+def test_what_looks_like_a_path_must_be_there(model, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # whatever lies beside the tests' own folder
     with pytest.raises(ModelError, match="There is no model folder"):
         parse_source(model)
 

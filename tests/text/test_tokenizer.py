@@ -108,6 +108,13 @@ def test_decode_keeps_special_tokens_when_asked(tmp_path: Path, byte_level: Toke
     assert tokenizer.decode(token_ids, skip_special_tokens=False) == "hello</s>"
 
 
+def test_a_piece_is_the_token_as_the_vocabulary_writes_it(tmp_path: Path, byte_level: Tokenizer) -> None:
+    tokenizer = make_tokenizer(tmp_path, byte_level)
+    for token, token_id in byte_level.get_vocab(with_added_tokens=True).items():
+        assert tokenizer.piece(token_id) == token
+    assert tokenizer.piece(10_000_000) == ""
+
+
 def test_sixteen_threads_may_encode_at_once(tmp_path: Path, backend: Tokenizer) -> None:
     tokenizer = make_tokenizer(tmp_path, backend)
     texts = [f"Hello 世界 number {number} 😀 " * 20 for number in range(16)]

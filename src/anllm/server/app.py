@@ -23,6 +23,8 @@ from anllm.server.health import health_router
 from anllm.server.middleware import LoopbackHostMiddleware, RequestContextMiddleware, is_loopback
 from anllm.server.models.routes import models_router
 from anllm.server.service import Service
+from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
+from anllm.server.tokenization.routes import tokenization_router
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +38,12 @@ def create_app(service: Service, config: ServerConfig) -> FastAPI:
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
-    app.request_models = (ChatCompletionRequest, CompletionRequest)
+    app.request_models = (ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
     app.include_router(health_router(service))
     app.include_router(models_router(service))
     app.include_router(chat_router(service, config))
     app.include_router(completions_router(service, config))
+    app.include_router(tokenization_router(service, config))
     app.add_exception_handler(AnllmError, _on_anllm_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     if is_loopback(config.host):

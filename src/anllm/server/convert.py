@@ -34,9 +34,14 @@ def check_shared_rules(request: GenerationRequest, model: LoadedModel, config: S
             check_token_id(token_id, model.tokenizer.vocab_size, f"{name}[{index}]")
     if request.allowed_token_ids == []:
         raise invalid("allowed_token_ids", "must name at least one token, or be left out", given=[])
-    if request.model != model.id:
+    check_model(request.model, model)
+
+
+def check_model(name: str, model: LoadedModel) -> None:
+    """Raises ModelNotFoundError unless the model is the one served."""
+    if name != model.id:
         raise ModelNotFoundError(
-            f"The model `{_shortened(request.model)}` does not exist or you do not have access to it. "
+            f"The model `{_shortened(name)}` does not exist or you do not have access to it. "
             f"This server serves `{model.id}`."
         )
 

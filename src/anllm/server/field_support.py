@@ -68,6 +68,11 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "truncate_prompt_tokens": (),
     "logits_processors": ([],),
 }
+NEUTRAL_TOKENIZE_VALUES: Mapping[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "chat_template": (),
+    "continue_final_message": (False,),
+}
 NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
     "tools": ([],),

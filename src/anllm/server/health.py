@@ -1,4 +1,4 @@
-"""GET /health for supervisors and load balancers, and a page at / for whoever comes by."""
+"""GET /health for supervisors and load balancers, /version, and a page at / for whoever comes by."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
+import anllm
 from anllm.errors import NotReadyError
 from anllm.server.service import Service
 
@@ -20,6 +21,11 @@ def health_router(service: Service) -> APIRouter:
         status = service.status
         headers = {} if service.is_ready else {"retry-after": str(NotReadyError.retry_after_s)}
         return _json({"status": status}, 200 if service.is_ready else 503, headers)
+
+    @router.get("/version")
+    async def version() -> Response:
+        """The version of this server, as vLLM tells its own."""
+        return _json({"version": anllm.__version__})
 
     @router.head("/", include_in_schema=False)
     @router.get("/", include_in_schema=False)

@@ -35,6 +35,9 @@ class ByteTokenizer:
             return b"<eos>" if token_id == EOS else b""
         return bytes([token_id])
 
+    def piece(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("latin-1")
+
     def detokenizer(self) -> ByteDetokenizer:
         return ByteDetokenizer()
 

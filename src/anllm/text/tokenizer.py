@@ -71,6 +71,9 @@ class HFTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self._token_bytes(token_id)
 
+    def piece(self, token_id: int) -> str:
+        return self._backend.id_to_token(token_id) or ""
+
     def detokenizer(self) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._backend, self._special_token_ids, self._whole_texts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,8 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> Cha
     _check_chat_rules(request, body)
     check_shared_rules(request, model, config)
     refuse_unsupported(body, NEUTRAL_CHAT_VALUES)
-    prompt = encode(_render(request, model), model, "messages", add_special_tokens=False)
+    text = render_messages(request.messages, model, _template_variables(request))
+    prompt = encode(text, model, "messages", add_special_tokens=False)
     if not prompt:
         raise invalid("messages", "must give at least one token", None)
     max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
@@ -57,28 +59,34 @@ def template_messages(messages: list[Message]) -> list[dict[str, object]]:
     return plain
 
 
-def _render(request: ChatCompletionRequest, model: LoadedModel) -> str:
-    messages = template_messages(request.messages)
+def render_messages(
+    messages: list[Message],
+    model: LoadedModel,
+    variables: Mapping[str, Any],
+    *,
+    add_generation_prompt: bool = True,
+) -> str:
+    """The prompt that the model's chat template makes of them. variables: for the template, chat_template_kwargs."""
+    taken = sorted(_FIELDS_OF_THEIR_OWN & variables.keys())
+    if taken:
+        raise invalid(
+            "chat_template_kwargs", f"must not hold {', '.join(taken)}, which are fields of the request", None
+        )
+    plain = template_messages(messages)
     if model.chat_template is None:
         raise InvalidRequestError(
             f"The model `{model.id}` has no chat template, so it can't take messages. Use /v1/completions.",
             param="messages",
         )
-    return model.chat_template.render(messages, **_template_variables(request))
+    return model.chat_template.render(plain, add_generation_prompt=add_generation_prompt, **variables)
 
 
 def _template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
     """What templates of reasoning models ask for, under the names that they have for it; others don't look at it."""
-    given = request.chat_template_kwargs or {}
-    taken = sorted(_FIELDS_OF_THEIR_OWN & given.keys())
-    if taken:
-        raise invalid(
-            "chat_template_kwargs", f"must not hold {', '.join(taken)}, which are fields of the request", None
-        )
     hints: dict[str, Any] = {}
     if request.reasoning_effort is not None:
         hints = {"reasoning_effort": request.reasoning_effort, "enable_thinking": request.reasoning_effort != "none"}
-    return {**hints, **given}
+    return {**hints, **(request.chat_template_kwargs or {})}
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

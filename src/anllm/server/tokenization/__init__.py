@@ -1,0 +1,1 @@
+"""Texts and messages to token ids and back, as vLLM has it: /tokenize and /detokenize."""
