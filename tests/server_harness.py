@@ -56,12 +56,14 @@ class FakeTemplate:
         self.messages: list[dict[str, Any]] = []
         self.variables: dict[str, object] = {}
 
-    def render(self, messages: list[dict[str, Any]], /, **variables: object) -> str:
+    def render(
+        self, messages: list[dict[str, Any]], /, *, add_generation_prompt: bool = True, **variables: object
+    ) -> str:
         self.messages, self.variables = messages, variables
         text = "".join(f"<{m['role']}>{_text(m['content'])}{json.dumps(m.get('tool_calls', ''))}" for m in messages)
         if "REFUSE" in text:
             raise InvalidRequestError("The chat template refuses: no.", param="messages")
-        return text + "<assistant>" * bool(variables.get("add_generation_prompt", True))
+        return text + "<assistant>" * add_generation_prompt
 
 
 def _text(content: object) -> str:

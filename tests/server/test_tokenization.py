@@ -26,7 +26,7 @@ async def test_messages_go_through_the_template_without_further_special_tokens(s
     body = {"messages": MESSAGES, "chat_template_kwargs": {"enable_thinking": False}}
     text = bytes((await server.post("/tokenize", body)).json()["tokens"]).decode()
     assert text == '<user>hi""<assistant>'
-    assert server.template.variables == {"enable_thinking": False, "add_generation_prompt": True}
+    assert server.template.variables == {"enable_thinking": False}
     shorter = await server.post("/tokenize", {"messages": MESSAGES, "add_generation_prompt": False})
     assert bytes(shorter.json()["tokens"]).decode() == '<user>hi""'
     special = await server.post("/tokenize", {"messages": MESSAGES, "add_special_tokens": True})

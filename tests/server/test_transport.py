@@ -253,7 +253,7 @@ async def assert_not_ready(server: Server, status: str) -> None:
 
 
 async def test_bug_is_500_without_details(server: Server, caplog) -> None:
-    def explode(messages: object, /) -> str:
+    def explode(messages: object, /, **variables: object) -> str:
         raise KeyError("/home/secret.txt")
 
     server.template.render = explode  # type: ignore[method-assign]
