@@ -29,6 +29,13 @@ class Execution(StrEnum):
     SEQUENTIAL = "sequential"
 
 
+class GenerationConfig(StrEnum):
+    """Where the sampling of requests comes from that don't say."""
+
+    AUTO = "auto"  # the model's generation_config.json, where it has one
+    NEUTRAL = "neutral"  # temperature 1 and no filters, as OpenAI has it
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Which model, and how it is loaded.
@@ -38,6 +45,7 @@ class ModelConfig:
     max_model_len: longest prompt + answer in tokens; None is the model's own limit.
     weights, execution: see the enums.
     blas: path of a BLAS library for the CPU backend; None lets anllm choose.
+    generation_config: see the enum.
     """
 
     model: str | None = None
@@ -46,6 +54,7 @@ class ModelConfig:
     weights: Weights = Weights.AUTO
     execution: Execution = Execution.AUTO
     blas: str | None = None
+    generation_config: GenerationConfig = GenerationConfig.AUTO
 
     def __post_init__(self) -> None:
         _at_least(1, "max_model_len", self.max_model_len)

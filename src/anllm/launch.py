@@ -19,8 +19,9 @@ from typing import Protocol, TypeVar, cast
 
 import uvicorn
 
-from anllm.config import Config, ServerConfig
+from anllm.config import Config, GenerationConfig, ServerConfig
 from anllm.core.events import EngineInfo, LoadProgress
+from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient
 from anllm.engine.process import ProcessTransport
 from anllm.errors import AnllmError, ConfigError
@@ -31,6 +32,7 @@ from anllm.server.service import Service
 from anllm.store.progress import Progress
 from anllm.store.resolve import ModelSource, fetch, parse_source
 from anllm.text.chat_template import load_chat_template
+from anllm.text.generation_config import load_sampling_defaults
 from anllm.text.tokenizer import load_tokenizer
 from anllm.worker import encode_settings
 
@@ -129,6 +131,8 @@ class _Server:
         self._settings = RunnerSettings(
             folder, tuple(sorted(tokenizer.eos_token_ids)), config.model, config.cache, config.scheduler
         )
+        if config.model.generation_config is GenerationConfig.AUTO:
+            service.defaults = await _in_thread(lambda: load_sampling_defaults(folder))
         template = _in_thread(lambda: _warm_template(load_chat_template(folder)))
         info = await self._client.start()
         service.tokenizer, service.chat_template = tokenizer, await template
@@ -137,6 +141,8 @@ class _Server:
         gc.freeze()  # what stays for good; looking through all of it would hold up every stream for 40 ms
         host, port = self._listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
+        if service.defaults != SamplingDefaults():
+            logger.info("sampling of requests that don't say, by the model's generation_config: %s", service.defaults)
         self._console.ready(f"http://{host}:{port}", service.model_id, info)
 
     def _engine_command(self) -> list[str]:

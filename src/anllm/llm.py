@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from anllm.config import CacheConfig, ModelConfig, SchedulerConfig
-from anllm.core.request import FinishReason, SamplingParams
+from anllm.config import CacheConfig, GenerationConfig, ModelConfig, SchedulerConfig
+from anllm.core.request import FinishReason, SamplingDefaults, SamplingParams
 from anllm.core.step import Runner
 from anllm.engine.driver import EngineDriver
 from anllm.errors import InvalidRequestError
@@ -22,6 +22,7 @@ from anllm.store.cache import cache_folder
 from anllm.store.progress import NoProgress
 from anllm.store.resolve import fetch, parse_source
 from anllm.text.chat_template import ChatTemplate, load_chat_template
+from anllm.text.generation_config import load_sampling_defaults
 from anllm.text.interface import Tokenizer
 from anllm.text.output import TextOutput
 from anllm.text.tokenizer import load_tokenizer
@@ -77,10 +78,19 @@ class LLM:
         self._max_num_open = (engine_options.get("scheduler") or SchedulerConfig()).max_num_open
         self._tokenizer: Tokenizer = load_tokenizer(folder)
         self._template: ChatTemplate | None = load_chat_template(folder)
+        model_config = engine_options.get("model_config") or ModelConfig()
+        is_auto = model_config.generation_config is GenerationConfig.AUTO
+        defaults = load_sampling_defaults(folder) if is_auto else SamplingDefaults()
+        self._default_params = SamplingParams(**asdict(defaults))
 
     @property
     def engine(self) -> Engine:
         return self._engine
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """How is drawn where no params are given: as the model's generation_config.json suggests."""
+        return self._default_params
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -95,7 +105,7 @@ class LLM:
         the model fails.
         """
         tokens = [self._tokenizer.encode(prompt, add_special_tokens=True) for prompt in prompts]
-        return self._complete(tokens, params or SamplingParams(), show_progress)
+        return self._complete(tokens, params or self._default_params, show_progress)
 
     def chat(
         self,
@@ -112,7 +122,7 @@ class LLM:
             raise InvalidRequestError("This model has no chat template; use generate().", param="messages")
         prompts = [self._template.render(messages) for messages in conversations]
         tokens = [self._tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
-        return self._complete(tokens, params or SamplingParams(), show_progress)
+        return self._complete(tokens, params or self._default_params, show_progress)
 
     def close(self) -> None:
         """Unload the model."""

@@ -168,6 +168,24 @@ def test_sigterm_lets_short_streams_finish_and_tells_long_ones(tiny_folder: Path
         assert "Traceback" not in server.log
 
 
+def test_requests_that_do_not_say_get_what_the_model_suggests(tiny_folder: Path, tmp_path: Path) -> None:
+    """A tiny model with random weights draws something else each time, unless its folder says to be greedy."""
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "greedy"))
+    (folder / "generation_config.json").write_text('{"temperature": 0, "max_new_tokens": 1}')
+    for flags, is_greedy in (((), True), (("--generation-config", "neutral"), False)):
+        with RunningServer(tmp_path, str(folder), *flags) as server:
+            server.wait_for(200)
+            texts = {
+                httpx.post(
+                    f"{server.url}/v1/completions",
+                    json={"model": "greedy", "prompt": "Once", "max_tokens": 12, "ignore_eos": True},
+                    timeout=60,
+                ).json()["choices"][0]["text"]
+                for _ in range(3)
+            }
+            assert (len(texts) == 1) == is_greedy
+
+
 def test_a_second_signal_ends_at_once(tiny_folder: Path, tmp_path: Path) -> None:
     with RunningServer(tmp_path, str(tiny_folder), "--drain-timeout", "60") as server:
         server.wait_for(200)

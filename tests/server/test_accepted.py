@@ -1,8 +1,10 @@
 """Requests that are taken, and what becomes of them: contract C024-C071, case groups a, d, e, h."""
 
+from dataclasses import asdict, replace
+
 import pytest
 
-from anllm.core.request import MAX_SEED
+from anllm.core.request import MAX_SEED, SamplingDefaults
 from server_harness import MODEL, Server
 
 pytestmark = pytest.mark.anyio
@@ -298,3 +300,27 @@ async def test_max_n_and_max_stop_strings_are_settings() -> None:
 async def test_the_template_gets_what_the_request_has_for_it(server: Server, fields, variables) -> None:
     assert (await server.chat(**fields)).status_code == 200
     assert server.template.variables == variables
+
+
+# -- what the model suggests -------------------------------------------------------------------------------------------
+
+SUGGESTED = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, SUGGESTED),
+        ({"temperature": None, "top_k": None}, SUGGESTED),
+        ({"temperature": 0}, replace(SUGGESTED, temperature=0.0)),
+        ({"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "temperature": 1}, SamplingDefaults()),
+        ({"top_k": -1}, replace(SUGGESTED, top_k=0)),
+        ({"min_p": 0.5, "repetition_penalty": 2}, replace(SUGGESTED, min_p=0.5, repetition_penalty=2.0)),
+    ],
+)
+async def test_what_a_request_does_not_say_the_model_does(server: Server, fields, expected: SamplingDefaults) -> None:
+    server.service.defaults = SUGGESTED
+    await server.chat(**fields)
+    await server.comp(**fields)
+    for request in server.client.requests:
+        assert {name: getattr(request.params, name) for name in asdict(expected)} == asdict(expected)

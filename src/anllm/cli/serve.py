@@ -12,6 +12,7 @@ from anllm.config import (
     CacheConfig,
     Config,
     Execution,
+    GenerationConfig,
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
@@ -87,6 +88,12 @@ class Size(_IntegerType):
     help="How the model is called; auto takes the fastest that agrees with the model.",
 )
 @click.option("--blas", help="BLAS library for the CPU backend.  [default: the best one found]")
+@click.option(
+    "--generation-config",
+    default=DEFAULT.model.generation_config.value,
+    type=click.Choice([g.value for g in GenerationConfig]),
+    help="Sampling of requests that don't say: auto is the model's generation_config.json.",
+)
 @click.option("--max-n", default=DEFAULT.server.max_n, type=int, help="Highest n of a request.")
 @click.option(
     "--max-stop-strings", default=DEFAULT.server.max_stop_strings, type=int, help="Most stop strings of a request."
@@ -140,6 +147,7 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             weights=Weights(options["weights"]),
             execution=Execution(options["execution"]),
             blas=options["blas"],
+            generation_config=GenerationConfig(options["generation_config"]),
         ),
         cache=CacheConfig(memory_fraction=options["memory_fraction"], kv_memory_bytes=options["kv_memory"]),
         scheduler=SchedulerConfig(

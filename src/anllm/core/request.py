@@ -91,6 +91,17 @@ class SamplingParams:
         return replace(self, n=1, stop=(), seed=_mix(seed, index))
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What holds for requests that don't say; the fields are those of SamplingParams. Without a value: neutral."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One sequence to generate, as the engine gets it.

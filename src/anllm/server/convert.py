@@ -80,18 +80,21 @@ def to_prompts(
         if len(ids) >= model.max_model_len:
             raise ContextLengthError(len(ids), model.max_model_len, param=param)
     room = model.max_model_len - min(map(len, token_ids))
+    defaults = model.defaults
     sampling = SamplingParams(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_p=1.0 if request.top_p is None else request.top_p,
+        temperature=defaults.temperature if request.temperature is None else request.temperature,
+        top_p=defaults.top_p if request.top_p is None else request.top_p,
         max_tokens=room if max_tokens is None else max(1, min(max_tokens, room)),
         seed=request.seed,
         n=request.n or 1,
         stop=stop_strings(request),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
-        top_k=max(0, min(request.top_k or 0, model.tokenizer.vocab_size)),
-        min_p=request.min_p or 0.0,
-        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        top_k=max(0, min(defaults.top_k if request.top_k is None else request.top_k, model.tokenizer.vocab_size)),
+        min_p=defaults.min_p if request.min_p is None else request.min_p,
+        repetition_penalty=(
+            defaults.repetition_penalty if request.repetition_penalty is None else request.repetition_penalty
+        ),
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=_to_logit_bias(request.logit_bias or {}),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import anllm
+from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient, EngineState
 from anllm.errors import NotReadyError
 from anllm.server.field_support import UnknownFields
@@ -33,19 +34,21 @@ class ChatTemplate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """The model that answers, as far as the front knows it. chat_template is None for a base model."""
+    """The model that answers, as far as the front knows it. chat_template is None for a base model. defaults: the
+    sampling of requests that don't say."""
 
     id: str
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     max_model_len: int
+    defaults: SamplingDefaults
 
 
 class Service:
     """The served model and its engine. Lives in the event loop.
 
-    Set from outside: `tokenizer`, `chat_template` and `max_model_len` when the model has loaded, `draining` when the
-    server is to end, `start_error` (a sentence) when the model can't be loaded.
+    Set from outside: `tokenizer`, `chat_template`, `max_model_len` and `defaults` when the model has loaded, `draining`
+    when the server is to end, `start_error` (a sentence) when the model can't be loaded.
     """
 
     def __init__(self, client: EngineClient, model_id: str, created: int) -> None:
@@ -55,6 +58,7 @@ class Service:
         self.tokenizer: Tokenizer | None = None
         self.chat_template: ChatTemplate | None = None
         self.max_model_len: int | None = None
+        self.defaults = SamplingDefaults()
         self.draining = False
         self.start_error: str | None = None
         self.unknown_fields = UnknownFields()
@@ -82,7 +86,7 @@ class Service:
         status = self.status
         if status != "ok" or self.tokenizer is None or self.max_model_len is None:
             raise NotReadyError(self._why_not(status))
-        return LoadedModel(self.model_id, self.tokenizer, self.chat_template, self.max_model_len)
+        return LoadedModel(self.model_id, self.tokenizer, self.chat_template, self.max_model_len, self.defaults)
 
     def _why_not(self, status: str) -> str:
         if status == "failed":
