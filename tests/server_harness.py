@@ -57,13 +57,19 @@ class FakeTemplate:
         self.variables: dict[str, object] = {}
 
     def render(
-        self, messages: list[dict[str, Any]], /, *, add_generation_prompt: bool = True, **variables: object
+        self,
+        messages: list[dict[str, Any]],
+        /,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: object,
     ) -> str:
         self.messages, self.variables = messages, variables
         text = "".join(f"<{m['role']}>{_text(m['content'])}{json.dumps(m.get('tool_calls', ''))}" for m in messages)
         if "REFUSE" in text:
             raise InvalidRequestError("The chat template refuses: no.", param="messages")
-        return text + "<assistant>" * add_generation_prompt
+        return text + "<assistant>" * add_generation_prompt + "<continue>" * continue_final_message
 
 
 def _text(content: object) -> str:

@@ -324,3 +324,24 @@ async def test_what_a_request_does_not_say_the_model_does(server: Server, fields
     await server.comp(**fields)
     for request in server.client.requests:
         assert {name: getattr(request.params, name) for name in asdict(expected)} == asdict(expected)
+
+
+# -- where the prompt ends ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        ({}, "<assistant>"),
+        ({"add_generation_prompt": True}, "<assistant>"),
+        ({"add_generation_prompt": False}, '""'),
+        ({"continue_final_message": True}, "<continue>"),
+        ({"continue_final_message": True, "add_generation_prompt": False}, "<continue>"),
+        ({"continue_final_message": False}, "<assistant>"),
+    ],
+)
+async def test_the_prompt_ends_as_the_request_says(server: Server, fields, end: str) -> None:
+    assert (await server.chat(**fields)).status_code == 200
+    assert bytes(server.client.requests[0].prompt_token_ids).decode().endswith(end)
+    tokens = (await server.post("/tokenize", {"messages": [{"role": "user", "content": "x"}], **fields})).json()
+    assert bytes(tokens["tokens"]).decode().endswith(end)

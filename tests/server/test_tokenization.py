@@ -65,7 +65,7 @@ async def test_there_and_back(server: Server) -> None:
         ("/tokenize", {"prompt": "a", "add_generation_prompt": False}, 400, "add_generation_prompt"),
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"tools": []}}, 400, "chat_template_kwargs"),
         ("/tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}, 400, "tools"),
-        ("/tokenize", {"messages": MESSAGES, "continue_final_message": True}, 400, "continue_final_message"),
+        ("/tokenize", {"prompt": "a", "continue_final_message": True}, 400, "continue_final_message"),
         ("/tokenize", {"messages": MESSAGES, "chat_template": "x"}, 400, "chat_template"),
         ("/tokenize", {"model": "other", "prompt": "a"}, 404, ...),
         ("/tokenize", b"{", 400, None),

@@ -242,8 +242,18 @@ CHAT_ONLY = [
     ("store", {"store": "yes"}, "store", "invalid_type"),
     ("web_search", {"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
     ("moderation", {"moderation": {}}, "moderation", "unsupported_parameter"),
-    ("continue_final", {"continue_final_message": True}, "continue_final_message", "unsupported_parameter"),
-    ("no_generation_prompt", {"add_generation_prompt": False}, "add_generation_prompt", "unsupported_parameter"),
+    (
+        "continued_and_begun",
+        {"continue_final_message": True, "add_generation_prompt": True},
+        "add_generation_prompt",
+        None,
+    ),
+    (
+        "continued_by_the_template",
+        {"chat_template_kwargs": {"continue_final_message": True}},
+        "chat_template_kwargs",
+        None,
+    ),
     ("template_refuses", user("REFUSE"), "messages", None),
 ]
 

@@ -267,3 +267,23 @@ def test_a_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(ModelError, match=r"chat_template\.jinja"):
         load_chat_template(tmp_path)
+
+
+# -- going on with the last message ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [CHATML, LLAMA2, GEMMA, MISTRAL, PARTS])
+def test_a_last_message_to_go_on_with_ends_the_prompt(text: str) -> None:
+    messages = [user("Count."), assistant("One, two,")]
+    prompt = make_template(text).render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert prompt.endswith("One, two,")
+    assert "TAG" not in prompt
+    assert messages[-1]["content"] == "One, two,"
+
+
+def test_parts_are_gone_on_with_too() -> None:
+    last = assistant([{"type": "text", "text": "One,"}])
+    prompt = make_template(PARTS).render(
+        [user("Count."), last], add_generation_prompt=False, continue_final_message=True
+    )
+    assert prompt.endswith("One,")

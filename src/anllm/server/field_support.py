@@ -71,7 +71,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
 NEUTRAL_TOKENIZE_VALUES: Mapping[str, tuple[object, ...]] = {
     "tools": ([],),
     "chat_template": (),
-    "continue_final_message": (False,),
 }
 NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
@@ -81,8 +80,6 @@ NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
     "moderation": (),
     "chat_template": (),
-    "continue_final_message": (False,),
-    "add_generation_prompt": (True,),
     "include_reasoning": (True,),
     "echo": (False,),
 }

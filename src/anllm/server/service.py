@@ -24,6 +24,7 @@ class ChatTemplate(Protocol):
         /,
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, object]] | None = None,
         **template_kwargs: object,
     ) -> str:

@@ -37,12 +37,14 @@ class ChatTemplate:
         /,
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, object]] | None = None,
         **template_kwargs: object,
     ) -> str:
         """The prompt, special tokens written out.
 
         messages: valid already: a role that OpenAI knows; content a string, text parts or None.
+        continue_final_message: the prompt ends with the text of the last message, for the model to go on with.
         tools: as in the request; an empty list is none.
         template_kwargs: further variables of the template; they win over the special tokens.
 
@@ -53,6 +55,7 @@ class ChatTemplate:
         if reserved:
             raise InvalidRequestError(f"A request can't set {', '.join(reserved)}.", param="chat_template_kwargs")
         variables = {**self._special_tokens, **template_kwargs, "add_generation_prompt": add_generation_prompt}
+        variables["continue_final_message"] = continue_final_message
         variables["tools"] = [dict(tool) for tool in tools] if tools else None
         return self._render_first_accepted(messages, variables)
 

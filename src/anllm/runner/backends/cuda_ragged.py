@@ -2,8 +2,9 @@
 place, of all size classes.
 
 MLX's own attention needs a mask for rows of unequal length, and with a mask it leaves its fused kernel. Here a block
-takes one token and one K/V head, with an online softmax (Milakov and Gimelshein, arXiv:1805.02867). Tokens that are few
-and see far are split over several blocks, whose parts a second kernel joins (flash-decoding, Dao et al. 2023).
+takes a few tokens of one sequence and one K/V head, with an online softmax (Milakov and Gimelshein, arXiv:1805.02867).
+Tokens that are few and see far are split over several blocks, whose parts a second kernel joins (flash-decoding, Dao et
+al. 2023).
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def num_warps(dim: int, group: int) -> int:
 
 
 def choose_splits(num_blocks: int, longest: int) -> int:
-    """Parts for each row: a power of two, so that few variants are compiled."""
+    """Parts that what each group sees is split into, a power of two."""
     splits = 1
     while splits < MAX_SPLITS and num_blocks * splits < TARGET_BLOCKS and longest > 2 * splits * SPLIT_TOKENS:
         splits *= 2

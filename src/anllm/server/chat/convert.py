@@ -16,7 +16,9 @@ from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
 from anllm.server.validation import invalid, missing, validate
 
-_FIELDS_OF_THEIR_OWN = frozenset({"add_generation_prompt", "tools"})  # and no template variables
+_FIELDS_OF_THEIR_OWN = frozenset(  # and no template variables
+    {"add_generation_prompt", "continue_final_message", "tools"}
+)
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file", "video_url", "audio_url", "image"})
 
 
@@ -35,7 +37,13 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> Cha
     _check_chat_rules(request, body)
     check_shared_rules(request, model, config)
     refuse_unsupported(body, NEUTRAL_CHAT_VALUES)
-    text = render_messages(request.messages, model, _template_variables(request))
+    text = render_messages(
+        request.messages,
+        model,
+        _template_variables(request),
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+    )
     prompt = encode(text, model, "messages", add_special_tokens=False)
     if not prompt:
         raise invalid("messages", "must give at least one token", None)
@@ -64,9 +72,16 @@ def render_messages(
     model: LoadedModel,
     variables: Mapping[str, Any],
     *,
-    add_generation_prompt: bool = True,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool | None = None,
 ) -> str:
-    """The prompt that the model's chat template makes of them. variables: for the template, chat_template_kwargs."""
+    """The prompt that the model's chat template makes of them. variables: for the template, chat_template_kwargs.
+
+    With continue_final_message it ends with the last message's text; else, unless add_generation_prompt is False, with
+    the beginning of the assistant's turn.
+    """
+    if add_generation_prompt and continue_final_message:
+        raise invalid("add_generation_prompt", "must not be true together with 'continue_final_message'", None)
     taken = sorted(_FIELDS_OF_THEIR_OWN & variables.keys())
     if taken:
         raise invalid(
@@ -78,7 +93,12 @@ def render_messages(
             f"The model `{model.id}` has no chat template, so it can't take messages. Use /v1/completions.",
             param="messages",
         )
-    return model.chat_template.render(plain, add_generation_prompt=add_generation_prompt, **variables)
+    return model.chat_template.render(
+        plain,
+        add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
+        continue_final_message=bool(continue_final_message),
+        **variables,
+    )
 
 
 def _template_variables(request: ChatCompletionRequest) -> dict[str, Any]:

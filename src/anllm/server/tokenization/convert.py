@@ -47,12 +47,13 @@ def _token_ids(request: TokenizeRequest, model: LoadedModel) -> list[int]:
             request.messages,
             model,
             request.chat_template_kwargs or {},
-            add_generation_prompt=request.add_generation_prompt is not False,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
         )
         return model.tokenizer.encode(text, add_special_tokens=bool(request.add_special_tokens))
     if request.prompt is None:
         raise missing("prompt")
-    for name in ("add_generation_prompt", "chat_template_kwargs"):
+    for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
         if getattr(request, name) is not None:
             raise invalid(name, "is only allowed with 'messages'", None)
     return model.tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens is not False)

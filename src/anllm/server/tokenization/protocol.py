@@ -18,6 +18,7 @@ class TokenizeRequest(RequestModel):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
     return_token_strs: bool | None = None
 
