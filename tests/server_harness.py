@@ -45,8 +45,8 @@ class FakeTokenizer:
     def piece(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("latin-1")
 
-    def detokenizer(self) -> ByteDetokenizer:
-        return ByteDetokenizer()
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
+        return ByteDetokenizer(end="" if skip_special_tokens else "<s>")
 
 
 class FakeTemplate:

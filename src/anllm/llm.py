@@ -170,7 +170,13 @@ class _Answer:
     ) -> None:
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_token_ids)
         self._engine = engine
-        self._output = TextOutput(tokenizer, params.stop, ends)
+        self._output = TextOutput(
+            tokenizer,
+            params.stop,
+            ends,
+            includes_stop=params.include_stop_str_in_output,
+            skips_special=params.skip_special_tokens,
+        )
         self._text = ""
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from anllm.core.request import MAX_SEED, SamplingDefaults
-from server_harness import MODEL, Server
+from server_harness import BOS, EOS, MODEL, Server, chunks, joined
 
 pytestmark = pytest.mark.anyio
 
@@ -345,3 +345,23 @@ async def test_the_prompt_ends_as_the_request_says(server: Server, fields, end: 
     assert bytes(server.client.requests[0].prompt_token_ids).decode().endswith(end)
     tokens = (await server.post("/tokenize", {"messages": [{"role": "user", "content": "x"}], **fields})).json()
     assert bytes(tokens["tokens"]).decode().endswith(end)
+
+
+# -- what of the tokens is text ----------------------------------------------------------------------------------------
+
+
+async def test_the_stop_string_is_part_of_the_answer_if_that_is_wanted(server: Server) -> None:
+    for fields, text in (({}, "Hello there, "), ({"include_stop_str_in_output": True}, "Hello there, Ann")):
+        choice = (await server.chat(stop="Ann", **fields)).json()["choices"][0]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+        whole = await server.chat(stop="Ann", stream=True, **fields)
+        assert joined(chunks(whole.text)) == text
+        logged = (await server.comp(stop="Ann", logprobs=1, **fields)).json()["choices"][0]
+        assert logged["text"] == "".join(logged["logprobs"]["tokens"]) == text
+
+
+async def test_special_tokens_are_written_out_if_that_is_wanted(server: Server) -> None:
+    server.client.answer = lambda request: [*b"a", BOS, *b"b", EOS]
+    for fields, text in (({}, "ab"), ({"skip_special_tokens": False}, "a<s>b")):
+        assert (await server.comp(**fields)).json()["choices"][0]["text"] == text
+        assert joined(chunks((await server.comp(stream=True, **fields)).text)) == text

@@ -145,3 +145,11 @@ def test_a_long_run_of_broken_bytes_does_not_wait_for_its_end(byte_level: Tokeni
     detokenizer = make_detokenizer(byte_level)
     lone_byte = byte_level.token_to_id("ÿ")
     assert detokenizer.add([lone_byte] * 100).startswith(REPLACEMENT * 50)
+
+
+def test_special_tokens_are_written_out_where_none_is_to_be_skipped(backend: Tokenizer) -> None:
+    token_ids = backend.encode("one</s>two</s></s> three").ids
+    detokenizer = IncrementalDetokenizer(backend)
+    text = "".join([*(detokenizer.add([token_id]) for token_id in token_ids), detokenizer.finish()])
+    assert text == backend.decode(token_ids, skip_special_tokens=False)
+    assert text.count("</s>") == 3

@@ -14,9 +14,9 @@ letters = st.text(alphabet="ab", max_size=12)
 stops = st.lists(st.text(alphabet="ab", min_size=1, max_size=5), max_size=4).map(tuple)
 
 
-def run(stop: tuple[str, ...], pieces: list[str]) -> tuple[list[str], bool]:
+def run(stop: tuple[str, ...], pieces: list[str], *, includes_match: bool = False) -> tuple[list[str], bool]:
     """What each call gave, finish() last, and whether a stop string matched."""
-    matcher = StopMatcher(stop)
+    matcher = StopMatcher(stop, includes_match=includes_match)
     results = [matcher.add(piece) for piece in pieces]
     return [text for text, _ in results] + [matcher.finish()], any(matched for _, matched in results)
 
@@ -50,6 +50,25 @@ def test_with_one_stop_string_the_cuts_make_no_difference(stop: str, pieces: lis
     outputs, has_matched = run((stop,), pieces)
     text = "".join(pieces)
     assert ("".join(outputs), has_matched) == (text.split(stop, 1)[0], stop in text)
+
+
+@given(stops, st.lists(letters, max_size=6))
+@settings(max_examples=500, deadline=None)
+def test_the_stop_string_itself_goes_out_if_that_is_wanted(stop: tuple[str, ...], pieces: list[str]) -> None:
+    without, has_matched = run(stop, pieces)
+    including, has_matched_too = run(stop, pieces, includes_match=True)
+    assert has_matched_too == has_matched
+    text = "".join(without)
+    if not has_matched:
+        assert including == without
+    else:
+        assert "".join(including) in {text + s for s in stop}
+        assert "".join(pieces).startswith("".join(including))
+
+
+def test_of_two_stop_strings_at_one_place_the_shorter_is_included() -> None:
+    assert run(("END.", "END"), ["the END."], includes_match=True) == (["the END", ""], True)
+    assert run(("END",), ["the E", "N", "D."], includes_match=True) == (["the ", "", "END", ""], True)
 
 
 def test_without_stop_strings_all_text_goes_out_at_once() -> None:

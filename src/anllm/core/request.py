@@ -29,6 +29,8 @@ class SamplingParams:
     seed: any integer; the same seed gives the same draws whatever else runs. None draws one at submission.
     n: how many answers. Applied by whoever submits (one sequence each); the engine itself takes n=1 only.
     stop: strings that end the text. Applied where tokens become text; the engine itself knows tokens only.
+    include_stop_str_in_output: the stop string that ended the text is part of it. Applied there too, as is
+    skip_special_tokens: special tokens give no text; else they are written out. End tokens never are.
     stop_token_ids: tokens that end the sequence, besides the model's own end tokens.
     ignore_eos: go on past the model's own end tokens.
     top_k: draw among this many most likely tokens only; 0 is all of them.
@@ -51,6 +53,8 @@ class SamplingParams:
     seed: int | None = None
     n: int = 1
     stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     top_k: int = 0

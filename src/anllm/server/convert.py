@@ -88,6 +88,8 @@ def to_prompts(
         seed=request.seed,
         n=request.n or 1,
         stop=stop_strings(request),
+        include_stop_str_in_output=bool(request.include_stop_str_in_output),
+        skip_special_tokens=request.skip_special_tokens is not False,
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
         top_k=max(0, min(defaults.top_k if request.top_k is None else request.top_k, model.tokenizer.vocab_size)),

@@ -52,8 +52,6 @@ _NOT_WORTH_LOGGING = frozenset(
 
 # Field -> values that mean the same as leaving it out. Any other value would change the output: refused.
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "skip_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
     "prompt_logprobs": (),
     "return_token_ids": (False,),
     "priority": (0,),

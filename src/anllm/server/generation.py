@@ -87,7 +87,16 @@ class Generation:
         self._client = client
         self._prompts = prompts
         self._choices = [
-            _Choice(TextOutput(tokenizer, sampling.stop, end_token_ids, has_logprobs=sampling.logprobs is not None))
+            _Choice(
+                TextOutput(
+                    tokenizer,
+                    sampling.stop,
+                    end_token_ids,
+                    includes_stop=sampling.include_stop_str_in_output,
+                    skips_special=sampling.skip_special_tokens,
+                    has_logprobs=sampling.logprobs is not None,
+                )
+            )
             for _ in range(len(prompts.token_ids) * sampling.n)
         ]
         self._open: dict[int, int] = {}  # request id -> index of the answer

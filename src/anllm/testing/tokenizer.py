@@ -38,14 +38,16 @@ class ByteTokenizer:
     def piece(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("latin-1")
 
-    def detokenizer(self) -> ByteDetokenizer:
-        return ByteDetokenizer()
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
+        return ByteDetokenizer(end="" if skip_special_tokens else "<eos>")
 
 
 class ByteDetokenizer:
     """Has the face of anllm.text.interface.Detokenizer."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: str = "") -> None:
+        """end: what every token but bytes is written as."""
+        self._end = end
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     @property
@@ -53,7 +55,10 @@ class ByteDetokenizer:
         return len(self._decoder.getstate()[0])
 
     def add(self, token_ids: Sequence[int]) -> str:
-        return self._decoder.decode(bytes(t for t in token_ids if t < EOS))
+        if not self._end:
+            return self._decoder.decode(bytes(t for t in token_ids if t < EOS))
+        pieces = [self._end if t >= EOS else self._decoder.decode(bytes([t])) for t in token_ids]
+        return "".join(pieces)
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)

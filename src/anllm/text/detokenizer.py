@@ -24,16 +24,19 @@ MAX_HELD_TOKENS = 16
 
 
 class IncrementalDetokenizer:
-    """Joined, what add() and finish() return is what decoding all tokens at once returns, special tokens skipped.
+    """Joined, what add() and finish() return is what decoding all tokens at once returns, these special tokens skipped.
 
     Two exceptions. U+FFFD at the very end becomes a single one. And where the bytes of a byte-fallback tokenizer turn
     out to be broken, decoding at once gives U+FFFD for a whole run of them: characters of the run that are out stay.
     """
 
     def __init__(
-        self, backend: Tokenizer, special_token_ids: frozenset[int], whole_texts: WholeTexts | None = None
+        self,
+        backend: Tokenizer,
+        special_token_ids: frozenset[int] = frozenset(),
+        whole_texts: WholeTexts | None = None,
     ) -> None:
-        """Without whole_texts, every token is decoded."""
+        """Without whole_texts, every token is decoded; without special_token_ids, special ones are written out."""
         self._backend = backend
         self._special_token_ids = special_token_ids
         self._whole_texts: Mapping[int, str | None] = defaultdict(lambda: None) if whole_texts is None else whole_texts
@@ -92,7 +95,7 @@ class IncrementalDetokenizer:
         return _text_behind(self._decode(self._context), text)
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=True)
+        return self._backend.decode(token_ids, skip_special_tokens=bool(self._special_token_ids))
 
 
 def _text_behind(known: str, text: str) -> str:

@@ -18,6 +18,8 @@ class TextOutput:
 
     stop: strings that end the text; none of a match goes out.
     end_token_ids: tokens that never reach the text. They are counted.
+    includes_stop: the stop string that ended the text goes out too.
+    skips_special: special tokens give no text; else they are written out.
     has_logprobs: each token comes with what the model thought of it, which take_tokens() gives with the token's text.
         Text then goes out by whole tokens.
     """
@@ -28,11 +30,13 @@ class TextOutput:
         stop: tuple[str, ...],
         end_token_ids: frozenset[int],
         *,
+        includes_stop: bool = False,
+        skips_special: bool = True,
         has_logprobs: bool = False,
     ) -> None:
         self.has_logprobs = has_logprobs
-        self._detokenizer = tokenizer.detokenizer()
-        self._matcher = StopMatcher(stop) if stop else None
+        self._detokenizer = tokenizer.detokenizer(skip_special_tokens=skips_special)
+        self._matcher = StopMatcher(stop, includes_match=includes_stop) if stop else None
         self._end_token_ids = end_token_ids
         self._alignment = TokenAlignment(tokenizer) if has_logprobs else None
         self._num_tokens = 0

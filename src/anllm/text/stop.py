@@ -13,14 +13,15 @@ from __future__ import annotations
 class StopMatcher:
     """Finds the first stop string in a text that comes in pieces.
 
-    stop: non-empty strings.
+    stop: non-empty strings. includes_match: the stop string itself goes out too.
 
     Text that may be the beginning of a stop string is held back. If one call completes several stop strings, the one
-    that starts first counts; nothing of it, and nothing behind it, goes out.
+    that starts first counts, of several there the shortest; nothing of it, and nothing behind it, goes out.
     """
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
+    def __init__(self, stop: tuple[str, ...], *, includes_match: bool = False) -> None:
         self._stops = [_StopString(text) for text in stop]
+        self._includes_match = includes_match
         self._has_matched = False
 
     def add(self, text: str) -> tuple[str, bool]:
@@ -28,9 +29,10 @@ class StopMatcher:
         if self._has_matched:
             return "", True
         held, num_held = self._held()
-        starts = [start for stop in self._stops if (start := stop.find(text)) is not None]
-        self._has_matched = bool(starts)
-        num_out = num_held + (min(starts) if starts else len(text) - self._held()[1])
+        matches = [(start, len(stop.text)) for stop in self._stops if (start := stop.find(text)) is not None]
+        self._has_matched = bool(matches)
+        start, length = min(matches, default=(len(text) - self._held()[1], 0))
+        num_out = num_held + start + (length if self._includes_match else 0)
         if num_out <= num_held:
             return held[:num_out], self._has_matched
         return held[:num_held] + text[: num_out - num_held], self._has_matched

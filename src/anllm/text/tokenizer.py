@@ -74,7 +74,9 @@ class HFTokenizer:
     def piece(self, token_id: int) -> str:
         return self._backend.id_to_token(token_id) or ""
 
-    def detokenizer(self) -> IncrementalDetokenizer:
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
+        if not skip_special_tokens:
+            return IncrementalDetokenizer(self._backend)
         return IncrementalDetokenizer(self._backend, self._special_token_ids, self._whole_texts)
 
     def _adds_bos(self) -> bool:
