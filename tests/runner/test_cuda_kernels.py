@@ -12,13 +12,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from anllm.config import Execution
 from anllm.runner.backends import cuda_fused, cuda_kernels, cuda_ragged
 from anllm.runner.backends.cuda_fused import FusedCudaKernels
 from anllm.runner.backends.cuda_ragged import RaggedCudaKernels, choose_way
-from anllm.runner.fusion import HeadNorm, Rotation, RotationShape
+from anllm.runner.contract import choose_forward
+from anllm.runner.fusion import FusedAttention, HeadNorm, Rotation, RotationShape
 from anllm.runner.kv_store import LayerShape, LayerSlabs
 from anllm.runner.ragged import RaggedRows
+from anllm.scheduler import scheduler as scheduler_module
+from runner import greedy
 from runner.cuda_emulator import EmulatedKernel
+from runner.families import VOCAB, Family, build
 from runner.ragged import SlowFusedKernels
 
 pytestmark = [
@@ -130,3 +135,19 @@ def test_rotation_of_all_kinds(is_traditional: bool, has_norm: bool, num_pairs: 
         found.append([q, layer.keys(256)[1, :, 3:8], layer.values(256)[1, :, 3:8], layer.keys(256)[0, :, 200]])
     for ours, expected in zip(*found, strict=True):
         assert cuda_kernels.relative(ours, expected.astype(mx.float32)) < 1e-2
+
+
+def test_a_whole_engine_on_these_kernels_answers_as_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts in chunks beside decoding, rows that outgrow their slots, two size classes in a step."""
+    monkeypatch.setattr(scheduler_module, "HEADROOM_TOKENS", 1)
+    monkeypatch.setattr(greedy, "CLOSE", 0.05)  # bfloat16
+    model = build(Family("llama", "flattened", {"head_dim": 64, "num_hidden_layers": 2}), seed=0)
+    model.set_dtype(mx.bfloat16)
+    chosen = choose_forward(model, FusedCudaKernels(), Execution.AUTO, VOCAB)
+    assert sum(type(module) is FusedAttention for module in model.modules()) == 2
+    prompts = [greedy.random_tokens(length, seed=length) for length in (252, 5, 40)]
+    run = greedy.run_greedy(chosen, prompts, max_tokens=14)
+    assert any(plan.copies for plan in run.plans)
+    assert any(len({s.slot.capacity for s in plan.scheduled}) == 2 for plan in run.plans)
+    near = sum(greedy.check_greedy(model, prompt, run.tokens[i]) for i, prompt in enumerate(prompts))
+    assert near <= 6
