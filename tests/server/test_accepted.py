@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from anllm.core.request import MAX_SEED, SamplingDefaults
-from server_harness import BOS, EOS, MODEL, Server, chunks, joined
+from server_harness import ANSWER, BOS, EOS, MODEL, Server, chunks, joined
 
 pytestmark = pytest.mark.anyio
 
@@ -365,3 +365,28 @@ async def test_special_tokens_are_written_out_if_that_is_wanted(server: Server) 
     for fields, text in (({}, "ab"), ({"skip_special_tokens": False}, "a<s>b")):
         assert (await server.comp(**fields)).json()["choices"][0]["text"] == text
         assert joined(chunks((await server.comp(stream=True, **fields)).text)) == text
+
+
+@pytest.mark.parametrize("stop", [None, "Ann"])
+async def test_token_ids_come_if_they_are_wanted(server: Server, stop: str | None) -> None:
+    prompt = [BOS, *b"The sky is"]
+    answered = [*ANSWER.encode(), EOS] if stop is None else [*b"Hello there, Ann"]
+    whole = (await server.comp(stop=stop, return_token_ids=True, n=2)).json()
+    assert [(c["token_ids"], c["prompt_token_ids"]) for c in whole["choices"]] == [(answered, prompt)] * 2
+    parts = chunks((await server.comp(stop=stop, return_token_ids=True, n=2, stream=True)).text)
+    for index in range(2):
+        mine = [c for part in parts for c in part["choices"] if c["index"] == index]
+        assert [token for c in mine for token in c["token_ids"]] == answered
+        assert [c["prompt_token_ids"] for c in mine] == [prompt, *[None] * (len(mine) - 1)]
+    chat = (await server.chat(stop=stop, return_token_ids=True)).json()
+    assert chat["choices"][0]["token_ids"] == answered
+    parts = chunks((await server.chat(stop=stop, return_token_ids=True, stream=True)).text)
+    assert [token for part in parts for c in part["choices"] for token in c["token_ids"]] == answered
+    assert parts[0]["prompt_token_ids"] == chat["prompt_token_ids"]
+    assert not any("prompt_token_ids" in part for part in parts[1:])
+
+
+async def test_nobody_else_gets_token_ids(server: Server) -> None:
+    for call in (server.chat, server.comp):
+        assert "token_ids" not in (await call()).text
+        assert "token_ids" not in (await call(stream=True, return_token_ids=False)).text

@@ -60,16 +60,17 @@ class ChunkFrame:
     ) -> None:
         self._fields = head.fields(kind)
         self._start = f'data: {to_ascii_json(self._fields)[:-1]},"choices":['
-        self._end = '],"usage":null}\n\n' if include_usage else "]}\n\n"
+        self._end = ',"usage":null}\n\n' if include_usage else "}\n\n"
         self._usage = usage
         self._include_usage = include_usage
         self._is_running = include_usage and is_running
 
-    def chunk(self, choice_json: str) -> bytes:
-        """A chunk with this one choice, which is ASCII."""
+    def chunk(self, choice_json: str, more: str = "") -> bytes:
+        """A chunk with this one choice, which is ASCII. more: further keys of the chunk, a comma before each."""
         if self._is_running:
-            return f'{self._start}{choice_json}],"usage":{to_ascii_json(usage_fields(self._usage()))}}}\n\n'.encode()
-        return f"{self._start}{choice_json}{self._end}".encode()
+            usage = to_ascii_json(usage_fields(self._usage()))
+            return f'{self._start}{choice_json}]{more},"usage":{usage}}}\n\n'.encode()
+        return f"{self._start}{choice_json}]{more}{self._end}".encode()
 
     def closing(self) -> bytes:
         """The usage chunk, if it was asked for."""

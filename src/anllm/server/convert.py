@@ -104,7 +104,9 @@ def to_prompts(
         min_tokens=min(request.min_tokens or 0, model.max_model_len),
         logprobs=logprobs,
     )
-    return Prompts(tuple(token_ids), sampling, is_empty=max_tokens == 0)
+    return Prompts(
+        tuple(token_ids), sampling, is_empty=max_tokens == 0, returns_token_ids=bool(request.return_token_ids)
+    )
 
 
 def _check_stop(stop: tuple[str, ...], max_items: int) -> None:

@@ -28,21 +28,27 @@ class Prompts:
 
     token_ids: one tuple a prompt; none is empty.
     sampling: for all of them. Its seed None lets one be drawn.
+    returns_token_ids: answers come with the ids of their tokens.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
     sampling: SamplingParams
     is_empty: bool = False
+    returns_token_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """New text of answer `index`, its tokens if log probabilities were asked for, and in the last one why it ended."""
+    """New text of answer `index`, its tokens if log probabilities were asked for, and in the last one why it ended.
+
+    token_ids: if they were asked for, of the tokens that came meanwhile; the text of the last ones may be held back.
+    """
 
     index: int
     text: str
     finish_reason: FinishReason | None
     tokens: Sequence[TextToken] = ()
+    token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class Answer:
     text: str
     finish_reason: FinishReason
     tokens: Sequence[TextToken] = ()
+    token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,7 @@ class _Choice:
     output: TextOutput
     pending: list[str] = field(default_factory=list)  # text that the reader has not taken
     pending_tokens: list[TextToken] = field(default_factory=list)
+    pending_ids: list[int] = field(default_factory=list)  # of tokens that the reader has not heard of, if it wants them
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
 
@@ -109,6 +117,10 @@ class Generation:
     @property
     def num_choices(self) -> int:
         return len(self._choices)
+
+    def prompt_token_ids(self, index: int) -> tuple[int, ...]:
+        """Of the prompt that answer `index` goes on from."""
+        return self._prompts.token_ids[index // self._prompts.sampling.n]
 
     @property
     def usage(self) -> Usage:
@@ -166,8 +178,9 @@ class Generation:
         batch = []
         for index in self._touched:
             choice = self._choices[index]
-            batch.append(Update(index, "".join(choice.pending), choice.finish_reason, choice.pending_tokens))
-            choice.pending, choice.pending_tokens = [], []
+            text = "".join(choice.pending)
+            batch.append(Update(index, text, choice.finish_reason, choice.pending_tokens, choice.pending_ids))
+            choice.pending, choice.pending_tokens, choice.pending_ids = [], [], []
         self._touched.clear()
         return batch
 
@@ -177,7 +190,12 @@ class Generation:
         if self._error is not None:
             raise self._error
         return [
-            Answer("".join(choice.pending), choice.finish_reason or FinishReason.STOP, choice.pending_tokens)
+            Answer(
+                "".join(choice.pending),
+                choice.finish_reason or FinishReason.STOP,
+                choice.pending_tokens,
+                choice.pending_ids,
+            )
             for choice in self._choices
         ]
 
@@ -216,7 +234,10 @@ class Generation:
         if isinstance(event, Tokens):
             if self.first_token_s is None:
                 self.first_token_s = time.monotonic()
+            num_before = choice.output.num_tokens
             self._add_text(index, choice, choice.output.add(event.token_ids, event.logprobs))
+            if self._prompts.returns_token_ids:  # none behind a stop string
+                choice.pending_ids += event.token_ids[: choice.output.num_tokens - num_before]
             if choice.output.stopped:
                 self._end(event.request_id, FinishReason.STOP)
                 self._client.abort((event.request_id,))

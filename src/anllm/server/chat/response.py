@@ -22,6 +22,7 @@ class ChatAnswer:
         self._head = AnswerHead("chatcmpl", request.model, service.system_fingerprint, tier)
         self._options = request.stream_options or StreamOptions()
         self._has_logprobs = bool(request.logprobs)
+        self._has_token_ids = bool(request.return_token_ids)
         self._generation = generation
 
     def whole(self, answers: list[Answer]) -> bytes:
@@ -30,6 +31,7 @@ class ChatAnswer:
                 **self._head.fields("chat.completion"),
                 "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
                 "usage": usage_fields(self._generation.usage),
+                **({"prompt_token_ids": self._generation.prompt_token_ids(0)} if self._has_token_ids else {}),
             }
         )
 
@@ -41,7 +43,10 @@ class ChatAnswer:
             include_usage=bool(self._options.include_usage),
             is_running=bool(self._options.continuous_usage_stats),
         )
-        return ChatChunks(frame, self._generation.num_choices, has_logprobs=self._has_logprobs)
+        prompt_token_ids = self._generation.prompt_token_ids(0) if self._has_token_ids else None
+        return ChatChunks(
+            frame, self._generation.num_choices, has_logprobs=self._has_logprobs, prompt_token_ids=prompt_token_ids
+        )
 
     def _choice(self, index: int, answer: Answer) -> dict[str, object]:
         return {
@@ -49,13 +54,20 @@ class ChatAnswer:
             "message": {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []},
             "logprobs": chat_logprobs(answer.tokens) if self._has_logprobs else None,
             "finish_reason": answer.finish_reason,
+            **({"token_ids": answer.token_ids} if self._has_token_ids else {}),
         }
 
 
 class ChatChunks:
-    """Role chunks of all choices in order, then text as it comes, an end for each; clients insist on that order."""
+    """Role chunks of all choices in order, then text as it comes, an end for each; clients insist on that order.
 
-    def __init__(self, frame: ChunkFrame, num_choices: int, *, has_logprobs: bool) -> None:
+    prompt_token_ids: stand in the first chunk, and each further one has the ids of its tokens; None for no ids.
+    """
+
+    def __init__(
+        self, frame: ChunkFrame, num_choices: int, *, has_logprobs: bool, prompt_token_ids: Sequence[int] | None
+    ) -> None:
+        self._prompt_token_ids = prompt_token_ids
         self._frame = frame
         self._num_choices = num_choices
         self._has_logprobs = has_logprobs
@@ -63,16 +75,20 @@ class ChatChunks:
     def opening(self) -> bytes:
         delta = '{"role":"assistant","content":"","refusal":null}'
         logprobs = self._logprobs(())
-        return b"".join(self._chunk(index, delta, logprobs) for index in range(self._num_choices))
+        ids = "" if self._prompt_token_ids is None else f',"prompt_token_ids":{to_ascii_json(self._prompt_token_ids)}'
+        return b"".join(
+            self._chunk(index, delta, logprobs, more="" if index else ids) for index in range(self._num_choices)
+        )
 
     def update(self, update: Update) -> bytes:
-        text = b""
+        text, token_ids = b"", update.token_ids
         if update.text:
             delta = f'{{"content":{quote(update.text)}}}'
-            text = self._chunk(update.index, delta, self._logprobs(update.tokens))
+            text = self._chunk(update.index, delta, self._logprobs(update.tokens), token_ids=token_ids)
+            token_ids = ()
         if update.finish_reason is None:
             return text
-        return text + self._chunk(update.index, "{}", "null", f'"{update.finish_reason}"')
+        return text + self._chunk(update.index, "{}", "null", f'"{update.finish_reason}"', token_ids=token_ids)
 
     def closing(self) -> bytes:
         return self._frame.closing()
@@ -80,6 +96,17 @@ class ChatChunks:
     def _logprobs(self, tokens: Sequence[TextToken]) -> str:
         return to_ascii_json(chat_logprobs(tokens)) if self._has_logprobs else "null"
 
-    def _chunk(self, index: int, delta: str, logprobs: str, reason: str = "null") -> bytes:
-        """All but the index as JSON."""
-        return self._frame.chunk(f'{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{reason}}}')
+    def _chunk(
+        self,
+        index: int,
+        delta: str,
+        logprobs: str,
+        reason: str = "null",
+        *,
+        token_ids: Sequence[int] = (),
+        more: str = "",
+    ) -> bytes:
+        """delta, logprobs and reason as JSON."""
+        ids = "" if self._prompt_token_ids is None else f',"token_ids":{to_ascii_json(token_ids)}'
+        choice = f'{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{reason}{ids}}}'
+        return self._frame.chunk(choice, more)

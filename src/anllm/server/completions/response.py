@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from anllm.core.request import FinishReason
@@ -25,6 +27,7 @@ class CompletionAnswer:
         self._echoes = [echo for echo in plan.echoes for _ in range(n)]
         self._offsets = [offset for offset in plan.offsets for _ in range(n)]
         self._num_top = plan.request.logprobs
+        self._has_token_ids = bool(plan.request.return_token_ids)
 
     def whole(self, answers: list[Answer]) -> bytes:
         return msgspec.json.encode(
@@ -46,7 +49,10 @@ class CompletionAnswer:
             include_usage=bool(self._options.include_usage),
             is_running=bool(self._options.continuous_usage_stats),
         )
-        return CompletionChunks(frame, self._echoes, self._offsets, self._num_top)
+        prompts = None
+        if self._has_token_ids:
+            prompts = [self._generation.prompt_token_ids(index) for index in range(self._generation.num_choices)]
+        return CompletionChunks(frame, self._echoes, self._offsets, self._num_top, prompts)
 
     def _choice(self, index: int, echo: str, answer: Answer) -> dict[str, object]:
         logprobs = None
@@ -57,16 +63,31 @@ class CompletionAnswer:
             "text": echo + answer.text,
             "logprobs": logprobs,
             "finish_reason": answer.finish_reason,
+            **self._token_ids(index, answer),
         }
+
+    def _token_ids(self, index: int, answer: Answer) -> dict[str, object]:
+        if not self._has_token_ids:
+            return {}
+        return {"token_ids": answer.token_ids, "prompt_token_ids": self._generation.prompt_token_ids(index)}
 
 
 class CompletionChunks:
     """The echoed prompts first, then text as it comes; the last chunk of a choice carries its end.
 
     num_top: how many log probabilities a token has besides its own; None for none at all.
+    prompt_token_ids: of each choice, for its first chunk; each chunk then has the ids of its tokens. None for no ids.
     """
 
-    def __init__(self, frame: ChunkFrame, echoes: list[str], offsets: list[int], num_top: int | None) -> None:
+    def __init__(
+        self,
+        frame: ChunkFrame,
+        echoes: list[str],
+        offsets: list[int],
+        num_top: int | None,
+        prompt_token_ids: Sequence[Sequence[int]] | None,
+    ) -> None:
+        self._prompt_token_ids = None if prompt_token_ids is None else dict(enumerate(prompt_token_ids))
         self._frame = frame
         self._echoes = echoes
         self._offsets = offsets
@@ -79,13 +100,27 @@ class CompletionChunks:
         logprobs = "null"
         if self._num_top is not None and update.tokens:
             logprobs = to_ascii_json(completion_logprobs(update.tokens, self._num_top, self._offsets[update.index]))
-        return self._chunk(update.index, update.text, logprobs, update.finish_reason)
+        return self._chunk(update.index, update.text, logprobs, update.finish_reason, update.token_ids)
 
     def closing(self) -> bytes:
         return self._frame.closing()
 
-    def _chunk(self, index: int, text: str, logprobs: str = "null", reason: FinishReason | None = None) -> bytes:
+    def _chunk(
+        self,
+        index: int,
+        text: str,
+        logprobs: str = "null",
+        reason: FinishReason | None = None,
+        token_ids: Sequence[int] = (),
+    ) -> bytes:
         finish = "null" if reason is None else f'"{reason}"'
+        ids = "" if self._prompt_token_ids is None else self._ids(index, token_ids)
         return self._frame.chunk(
-            f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{finish}}}'
+            f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{finish}{ids}}}'
         )
+
+    def _ids(self, index: int, token_ids: Sequence[int]) -> str:
+        """Those of the prompt in the choice's first chunk only."""
+        assert self._prompt_token_ids is not None
+        prompt = self._prompt_token_ids.pop(index, None)
+        return f',"token_ids":{to_ascii_json(token_ids)},"prompt_token_ids":{to_ascii_json(prompt)}'
