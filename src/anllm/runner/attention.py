@@ -14,7 +14,7 @@ import numpy as np
 from anllm.core.step import ScheduledSequence, Slot, StepPlan
 from anllm.runner.hook import Function, replace_in_models
 from anllm.runner.kv_store import LayerSlabs
-from anllm.runner.ragged import RaggedGroup, RaggedRows
+from anllm.runner.ragged import RaggedRows
 
 # Where a step's K/V goes in one size class: its capacity, the tokens that go there (None: all), their flat slab rows.
 Target = tuple[int, mx.array | None, mx.array]
@@ -94,9 +94,9 @@ class DecodeGroup:
             self._seen[self.slots - low] = self.lengths
 
     @property
-    def tokens(self) -> np.ndarray:
-        """Which tokens of the step this reads for, in the order in which attend() takes them."""
-        return np.arange(self.first, self.first + len(self.slots))
+    def span(self) -> slice:
+        """The tokens of the step that this reads for."""
+        return slice(self.first, self.first + len(self.slots))
 
     def attend(
         self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
@@ -136,8 +136,8 @@ class PrefillChunk:
         self._masks: dict[int | None, mx.array | str | None] = {}
 
     @property
-    def tokens(self) -> np.ndarray:
-        return np.arange(self.first, self.first + self.count)
+    def span(self) -> slice:
+        return slice(self.first, self.first + self.count)
 
     def attend(
         self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
@@ -163,12 +163,14 @@ class Reader(Protocol):
     """A part of a step's attention."""
 
     @property
-    def tokens(self) -> np.ndarray:
-        """Which tokens of the step it reads for, in the order in which attend() takes them."""
+    def span(self) -> slice:
+        """The tokens of the step that it reads for."""
         ...
 
-    def attend(self, kernels: Any, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None) -> mx.array:
-        """q: [n, q_heads, 1, dim] of its tokens, in their order -> [n, q_heads, 1, value_dim]"""
+    def attend(
+        self, kernels: Kernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
+    ) -> mx.array:
+        """q: [n, q_heads, 1, dim] of its tokens -> [n, q_heads, 1, value_dim]"""
         ...
 
 
@@ -188,22 +190,14 @@ class StepLayout:
         self.sampled = [int(end) - 1 for end, s in zip(ends, scheduled, strict=True) if s.sample]
         self.capacities = sorted({s.slot.capacity for s in scheduled})
         self.ragged_rows: RaggedRows | None = None  # of all tokens
+        self.readers: list[Reader] = []  # of all tokens too, in their order, where those are none
         if is_ragged:
             self.ragged_rows = RaggedRows(self._slots, self._positions, self._capacities)
-            self.readers: list[Reader] = [RaggedGroup(self.ragged_rows)]
         else:
             self.readers = [*_decode_groups(scheduled), *_prefill_chunks(scheduled, ends - counts)]
-        self._set_order()
         self._targets: dict[int, list[Target]] = {}
         # Set where a kernel writes K/V behind MLX's back: whoever evaluates this has made all layers' writes happen.
         self.written: mx.array | None = None
-
-    def _set_order(self) -> None:
-        """How the readers' tokens, one after the other, map to the step's."""
-        order = np.concatenate([reader.tokens for reader in self.readers])
-        is_sorted = bool((order == np.arange(len(order))).all())
-        self.order = None if is_sorted else mx.array(np.argsort(order).astype(np.int32))
-        self.picks = [_pick(reader.tokens) for reader in self.readers]
 
     def targets(self, num_heads: int) -> list[Target]:
         """One for each size class in use."""
@@ -223,12 +217,6 @@ def target_rows(slots: np.ndarray, positions: np.ndarray, capacity: int, num_hea
     heads = slots[:, None].astype(np.int64) * num_heads + np.arange(num_heads)[None]
     rows = (heads * capacity + positions[:, None]).reshape(-1)
     return rows.astype(np.int32) if rows.max(initial=0) < 2**31 else rows
-
-
-def _pick(tokens: np.ndarray) -> slice | mx.array:
-    """An index for these tokens: a slice where they are one run."""
-    first, last = int(tokens[0]), int(tokens[-1])
-    return slice(first, last + 1) if last - first + 1 == len(tokens) else mx.array(tokens.astype(np.int32))
 
 
 def _decode_groups(scheduled: Iterable[ScheduledSequence]) -> list[DecodeGroup]:
@@ -263,7 +251,7 @@ class FlatCache:
         self.offset = layout.positions
         self.layer = layer
         self.layout = layout
-        self.kernels = kernels
+        self._kernels = kernels
 
     def make_mask(self, *args: Any, **kwargs: Any) -> None:
         """Masks are attend()'s business."""
@@ -278,15 +266,12 @@ class FlatCache:
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """queries: [T, q_heads, 1, dim] -> [T, q_heads, 1, value_dim]"""
-        layout = self.layout
-        if len(layout.readers) == 1:
-            return layout.readers[0].attend(self.kernels, queries, self.layer, scale, sinks)
-        outs = [
-            reader.attend(self.kernels, queries[pick], self.layer, scale, sinks)
-            for reader, pick in zip(layout.readers, layout.picks, strict=True)
-        ]
-        out = mx.concatenate(outs)
-        return out if layout.order is None else out[layout.order]
+        kernels, layer, readers = self._kernels, self.layer, self.layout.readers
+        if self.layout.ragged_rows is not None:
+            return kernels.ragged(queries, layer, self.layout.ragged_rows, scale=scale, sinks=sinks)
+        if len(readers) == 1:
+            return readers[0].attend(kernels, queries, layer, scale, sinks)
+        return mx.concatenate([reader.attend(kernels, queries[reader.span], layer, scale, sinks) for reader in readers])
 
 
 def hook_attention() -> None:

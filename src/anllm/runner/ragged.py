@@ -55,17 +55,3 @@ class RaggedKernels(Protocol):
         the newest layer.shape.window of that. Returns [n, q_heads, 1, dim]. Raises ValueError for heads that the kernel
         can't take."""
         ...
-
-
-class RaggedGroup:
-    """A Reader (attention.py): all tokens of a step, through the ragged kernel."""
-
-    def __init__(self, rows: RaggedRows) -> None:
-        self.tokens = np.arange(rows.size)
-        self.rows = rows
-
-    def attend(
-        self, kernels: RaggedKernels, q: mx.array, layer: LayerSlabs, scale: float, sinks: mx.array | None
-    ) -> mx.array:
-        """q: [n, q_heads, 1, dim] -> [n, q_heads, 1, dim]"""
-        return kernels.ragged(q, layer, self.rows, scale=scale, sinks=sinks)
