@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
 from anllm.errors import AnllmError, InvalidRequestError
+from anllm.server.json_response import json_response
 
 
 class BodyTooLargeError(InvalidRequestError):
@@ -63,5 +63,4 @@ def error_response(error: AnllmError, request_id: str, headers: dict[str, str] |
     all_headers = dict(headers or {})
     if error.retry_after_s is not None:
         all_headers["retry-after"] = str(error.retry_after_s)
-    content = msgspec.json.encode(error_object(error, request_id))
-    return Response(content, error.status, all_headers, media_type="application/json")
+    return json_response(error_object(error, request_id), error.status, all_headers)

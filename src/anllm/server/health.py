@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
 import anllm
 from anllm.errors import NotReadyError
+from anllm.server.json_response import json_response
 from anllm.server.service import Service
 
 
@@ -20,20 +20,16 @@ def health_router(service: Service) -> APIRouter:
         """200 when a completion would be answered now, else 503 with the reason as `status`."""
         status = service.status
         headers = {} if service.is_ready else {"retry-after": str(NotReadyError.retry_after_s)}
-        return _json({"status": status}, 200 if service.is_ready else 503, headers)
+        return json_response({"status": status}, 200 if service.is_ready else 503, headers)
 
     @router.get("/version")
     async def version() -> Response:
         """The version of this server, as vLLM tells its own."""
-        return _json({"version": anllm.__version__})
+        return json_response({"version": anllm.__version__})
 
     @router.head("/", include_in_schema=False)
     @router.get("/", include_in_schema=False)
     async def index() -> Response:
-        return _json({"name": "anllm", "models": "/v1/models", "health": "/health", "docs": "/docs"})
+        return json_response({"name": "anllm", "models": "/v1/models", "health": "/health", "docs": "/docs"})
 
     return router
-
-
-def _json(payload: dict[str, str], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(payload), status, headers, media_type="application/json")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from anllm.errors import ModelNotFoundError
+from anllm.server.json_response import json_response
 from anllm.server.protocol import ErrorResponse
 from anllm.server.service import Service
 
@@ -17,14 +17,14 @@ def models_router(service: Service) -> APIRouter:
     @router.get("/v1/models")
     async def list_models() -> Response:
         """The served model. `max_model_len` is null until it has loaded."""
-        return _json({"object": "list", "data": [_model(service)]})
+        return json_response({"object": "list", "data": [_model(service)]})
 
     # :path, since ids hold slashes, and clients send them raw or as %2F
     @router.get("/v1/models/{model_id:path}", responses={404: {"model": ErrorResponse}})
     async def get_model(model_id: str) -> Response:
         if model_id != service.model_id:
             raise ModelNotFoundError(f"The model '{model_id[:100]}' does not exist", param="model")
-        return _json(_model(service))
+        return json_response(_model(service))
 
     return router
 
@@ -37,7 +37,3 @@ def _model(service: Service) -> dict[str, object]:
         "owned_by": "anllm",
         "max_model_len": service.max_model_len,
     }
-
-
-def _json(payload: dict[str, object]) -> Response:
-    return Response(msgspec.json.encode(payload), media_type="application/json")
