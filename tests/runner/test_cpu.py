@@ -86,10 +86,11 @@ import mlx.core as mx
 x = mx.ones((2 << 20,))
 mx.eval(x)
 def use():
-    mx.eval([x + i for i in range(4)])
-use()
+    mx.eval([x + i for i in range(12)])
+for _ in range(20):  # until the heap is as large as it gets: with a few arrays it grows once, at any time
+    use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
+for _ in range(20):
     use()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
