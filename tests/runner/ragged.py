@@ -40,6 +40,8 @@ class SlowRaggedKernels(StockKernels):
 class SlowFusedKernels(SlowRaggedKernels):
     """Has the face of anllm.runner.fusion.FusedKernels besides."""
 
+    writes_in_place = False
+
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation
     ) -> tuple[mx.array, mx.array]:

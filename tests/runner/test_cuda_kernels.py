@@ -138,7 +138,10 @@ def test_rotation_of_all_kinds(is_traditional: bool, has_norm: bool, num_pairs: 
 
 
 def test_a_whole_engine_on_these_kernels_answers_as_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts in chunks beside decoding, rows that outgrow their slots, two size classes in a step."""
+    """Prompts in chunks beside decoding, rows that outgrow their slots, two size classes in a step; decode steps
+    recorded, in so far as the emulator can: it computes at once."""
+    records = []
+    monkeypatch.setattr(mx, "compile", lambda function: records.append(function) or function)
     monkeypatch.setattr(scheduler_module, "HEADROOM_TOKENS", 1)
     monkeypatch.setattr(greedy, "CLOSE", 0.05)  # bfloat16
     model = build(Family("llama", "flattened", {"head_dim": 64, "num_hidden_layers": 2}), seed=0)
@@ -146,8 +149,28 @@ def test_a_whole_engine_on_these_kernels_answers_as_the_model_does(monkeypatch: 
     chosen = choose_forward(model, FusedCudaKernels(), Execution.AUTO, VOCAB)
     assert sum(type(module) is FusedAttention for module in model.modules()) == 2
     prompts = [greedy.random_tokens(length, seed=length) for length in (252, 5, 40)]
+    recorded_at_start = len(records)
     run = greedy.run_greedy(chosen, prompts, max_tokens=14)
+    assert 0 < recorded_at_start < len(records)
     assert any(plan.copies for plan in run.plans)
     assert any(len({s.slot.capacity for s in plan.scheduled}) == 2 for plan in run.plans)
     near = sum(greedy.check_greedy(model, prompt, run.tokens[i]) for i, prompt in enumerate(prompts))
     assert near <= 6
+
+
+def test_a_model_whose_steps_cannot_be_recorded_is_called_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(function: Any) -> Any:
+        raise RuntimeError("no records here")
+
+    monkeypatch.setattr(mx, "compile", broken)
+    model = build(Family("llama", "flattened", {"head_dim": 64, "num_hidden_layers": 2}), seed=0)
+    model.set_dtype(mx.bfloat16)
+    chosen = choose_forward(model, FusedCudaKernels(), Execution.AUTO, VOCAB)
+    assert sum(type(module) is FusedAttention for module in model.modules()) == 2
+    assert "no records here" in caplog.text
+    prompt = greedy.random_tokens(40, seed=40)
+    tokens = greedy.run_greedy(chosen, [prompt] * 2, max_tokens=6).tokens[0]
+    assert tokens
+    greedy.check_greedy(model, prompt, tokens)

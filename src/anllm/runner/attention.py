@@ -188,6 +188,7 @@ class StepLayout:
         self.tokens = np.concatenate([s.token_ids for s in scheduled]).astype(np.int32)
         self.positions = mx.array(self._positions)
         self.sampled = [int(end) - 1 for end, s in zip(ends, scheduled, strict=True) if s.sample]
+        self.is_decode = all(s.is_decode and s.sample for s in scheduled)
         self.capacities = sorted({s.slot.capacity for s in scheduled})
         self.ragged_rows: RaggedRows | None = None  # of all tokens
         self.readers: list[Reader] = []  # of all tokens too, in their order, where those are none

@@ -32,7 +32,7 @@ from anllm.runner.sequential import SequentialForward
 
 logger = logging.getLogger(__name__)
 
-NUM_TOKENS = 24
+NUM_TOKENS = 26
 CAPACITY = 256
 # Largest difference of logits, as a share of the largest logit. Half types round differently in other shapes.
 TOLERANCE = {mx.float32: 2e-3}
@@ -64,11 +64,13 @@ class CacheKinds:
 
 
 class Way(NamedTuple):
-    """What builds a way; is_fused: with the model's layers fused (fusion.py)."""
+    """What builds a way. is_fused: with the model's layers fused (fusion.py); is_replayed: with all of them, and decode
+    steps recorded (replay.py)."""
 
     name: str
     build: Callable[[], ChosenForward]
     is_fused: bool = False
+    is_replayed: bool = False
 
 
 class UnsuitableError(Exception):
@@ -86,8 +88,10 @@ def choose_forward(model: nn.Module, kernels: Kernels, wanted: Execution, vocab_
     tolerance = TOLERANCE.get(references[0].dtype, HALF_TOLERANCE)
     reasons = []
     fusion = fuse(model, kernels) if isinstance(kernels, FusedKernels) else Fusion()
-    for name, build, is_fused in _ways(model, kernels, caches):
+    for name, build, is_fused, is_replayed in _ways(model, kernels, caches):
         if wanted not in (Execution.AUTO, name) or (is_fused and not fusion.replaced):
+            continue
+        if is_replayed and fusion.num_attentions < len(caches):
             continue
         if not is_fused:
             fusion.undo()
@@ -128,9 +132,10 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
         kinds = plain_kinds()
         return ChosenForward(FlattenedForward(head, KVStore(kinds.shapes), kernels), kinds.bytes_per_token, 0)
 
-    def ragged() -> ChosenForward:
+    def ragged(is_replayed: bool = False) -> ChosenForward:
         kinds = plain_kinds()
-        forward = FlattenedForward(head, KVStore(kinds.shapes), kernels, is_ragged=True)
+        store = KVStore(kinds.shapes)
+        forward = FlattenedForward(head, store, kernels, is_ragged=True, is_replayed=is_replayed)
         return ChosenForward(forward, kinds.bytes_per_token, 0)
 
     def compatible() -> ChosenForward:
@@ -145,7 +150,10 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
     plain = [Way("flattened", flattened), Way("compatible", compatible), Way("sequential", sequential)]
     if not isinstance(kernels, RaggedKernels):
         return plain
-    return [Way("flattened", ragged, is_fused=True), Way("flattened", ragged), *plain]
+    ways = [Way("flattened", ragged, is_fused=True), Way("flattened", ragged), *plain]
+    if isinstance(kernels, FusedKernels) and kernels.writes_in_place:
+        ways.insert(0, Way("flattened", lambda: ragged(is_replayed=True), is_fused=True, is_replayed=True))
+    return ways
 
 
 def analyse(caches: list[Any]) -> CacheKinds:
@@ -236,5 +244,6 @@ def _plans(sequences: list[list[int]]) -> list[StepPlan]:
         StepPlan((part(0, 0, 10, False), part(1, 0, 6, False)), resizes=(SlabResize(CAPACITY, 3),)),
         StepPlan((part(0, 10, 20, False), part(1, 6, 8, True))),
         StepPlan((part(1, 8, 9, True), part(0, 20, 23, True))),
-        StepPlan((part(0, 23, 24, True), part(1, 9, 10, True))),
+        # Steps of one kind: a record is made at the second, and submitted again at the third.
+        *(StepPlan((part(0, 22 + i, 23 + i, True), part(1, 8 + i, 9 + i, True))) for i in (1, 2, 3)),
     ]

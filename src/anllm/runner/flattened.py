@@ -11,6 +11,7 @@ from anllm.core.step import PENDING, StepPlan
 from anllm.runner.attention import FlatCache, Kernels, StepLayout
 from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore
+from anllm.runner.replay import DecodeReplay
 
 
 class SampledTokens:
@@ -46,12 +47,16 @@ class FlattenedForward:
 
     name = "flattened"
 
-    def __init__(self, head: Head, store: KVStore, kernels: Kernels, *, is_ragged: bool = False) -> None:
-        """is_ragged: kernels are RaggedKernels too, and are to be used as such."""
+    def __init__(
+        self, head: Head, store: KVStore, kernels: Kernels, *, is_ragged: bool = False, is_replayed: bool = False
+    ) -> None:
+        """is_ragged: kernels are RaggedKernels too, and are to be used as such. is_replayed: all layers write in place,
+        so that decode steps can be recorded (replay.py)."""
         self._head = head
         self._store = store
         self._kernels = kernels
         self.is_ragged = is_ragged
+        self._replay = DecodeReplay(head.everywhere, kernels) if is_replayed else None
 
     def logits(self, plan: StepPlan) -> mx.array | None:
         logits, touched = self.begin(plan)
@@ -63,14 +68,24 @@ class FlattenedForward:
         those of `last`."""
         self._store.apply(plan.resizes, plan.copies)
         layout = StepLayout(plan, is_ragged=self.is_ragged)
-        cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
         tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)
-        logits = None
-        if layout.sampled:
-            logits = self._head(tokens[:, None], cache, layout.sampled, [0] * len(layout.sampled))
-        else:
-            self._head.skip(tokens[:, None], cache)
+        logits = self._replayed(tokens, layout)
+        if logits is None:
+            logits = self._called(tokens, layout)
         touched = self._store.arrays(layout.capacities)
         if layout.written is not None:
             touched.append(layout.written)
         return logits, touched
+
+    def _replayed(self, tokens: mx.array, layout: StepLayout) -> mx.array | None:
+        """None where the step is not of a kind that is recorded."""
+        if self._replay is None or not layout.is_decode:
+            return None
+        return self._replay.logits(tokens, layout, self._store)
+
+    def _called(self, tokens: mx.array, layout: StepLayout) -> mx.array | None:
+        cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
+        if layout.sampled:
+            return self._head(tokens[:, None], cache, layout.sampled, [0] * len(layout.sampled))
+        self._head.skip(tokens[:, None], cache)
+        return None

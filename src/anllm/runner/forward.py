@@ -90,6 +90,11 @@ class Head:
         with self._gate.positions.only(rows[:, None], columns[:, None]):
             return self._model(tokens, cache=cache)[:, 0]
 
+    def everywhere(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        """Logits [batch, time, vocab] at all positions."""
+        logits: mx.array = self._model(tokens, cache=cache)
+        return logits
+
     def skip(self, tokens: mx.array, cache: list[Any]) -> None:
         """Call the model for its K/V only; nothing of the head is computed."""
         self._model(tokens, cache=cache)

@@ -65,7 +65,12 @@ class Rotation:
 
 @runtime_checkable
 class FusedKernels(RaggedKernels, Protocol):
-    """What a backend has besides ragged attention, if fusing is to pay there."""
+    """What a backend has besides ragged attention, if fusing is to pay there.
+
+    writes_in_place: write_rotated leaves the slabs the arrays that they are, as replay.py needs it.
+    """
+
+    writes_in_place: bool
 
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation
@@ -122,6 +127,10 @@ class Fusion:
     """What was put in the place of what."""
 
     replaced: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)
+
+    @property
+    def num_attentions(self) -> int:
+        return sum(isinstance(getattr(parent, name), FusedAttention) for parent, name, _ in self.replaced)
 
     def undo(self) -> None:
         """The model as it was. Its weights stay merged in memory, which changes nothing about them."""
@@ -188,7 +197,9 @@ def _frequencies(rope: Any) -> mx.array | None:
         half = rope.dims // 2
         return mx.array((rope.scale * rope.base ** (-np.arange(half) / half)).astype(np.float32))
     if type(rope) is Llama3RoPE:
-        return 1 / rope._freqs.astype(mx.float32)
+        frequencies = 1 / rope._freqs.astype(mx.float32)
+        mx.eval(frequencies)  # once, not with every step
+        return frequencies
     return None
 
 

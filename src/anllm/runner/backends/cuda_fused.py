@@ -111,6 +111,8 @@ def _swiglu() -> Any:
 class FusedCudaKernels(RaggedCudaKernels):
     """FusedKernels (runner/fusion.py)."""
 
+    writes_in_place = True
+
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation
     ) -> tuple[mx.array, mx.array]:

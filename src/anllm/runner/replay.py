@@ -1,0 +1,102 @@
+"""Decode steps without Python's share: the operations of a step are recorded once (mx.compile) and submitted again for
+later steps that have as many rows. On a GPU a step of few rows is as long as the host needs to submit it, and of that
+Python is a third (docs/log.md).
+
+What may differ between two steps with the same record are the arrays that go in: tokens, where they stand, and the
+slabs. That needs kernels that write K/V in place (fusion.py): what a record puts out as new arrays would be copies.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from anllm.runner.attention import FlatCache, StepLayout
+from anllm.runner.kv_store import KVStore, LayerSlabs
+from anllm.runner.ragged import RaggedRows
+
+MAX_RECORDS = 256  # each some hundred kilobytes of the host's memory
+SINGLE = 1  # tokens of a group: decode rows have the same groups whatever the most is that a kernel takes
+
+
+class RecordedRows(RaggedRows):
+    """Decode rows whose places are arrays that are not known yet."""
+
+    def __init__(self, like: RaggedRows, longest: int, table: mx.array, groups: mx.array) -> None:
+        self.capacities = like.capacities
+        self.size = like.size
+        self.longest = longest
+        self.table = table
+        self._single = groups
+
+    def groups(self, most: int) -> mx.array:
+        return self._single
+
+
+class RecordedSlabs(LayerSlabs):
+    """A layer whose slabs are arrays that are not known yet, to be read by kernels and written by them in place."""
+
+    def __init__(self, like: LayerSlabs, capacities: Sequence[int], slabs: Sequence[mx.array]) -> None:
+        """slabs: what like.arrays(capacities) gave."""
+        super().__init__(like.shape)
+        self._keys = dict(zip(capacities, slabs[::2], strict=True))
+        self._values = dict(zip(capacities, slabs[1::2], strict=True))
+
+    def write(self, capacity: int, index: mx.array, keys: mx.array, values: mx.array) -> None:
+        raise RuntimeError("a layer that does not write its K/V in place can't be recorded")
+
+
+class DecodeReplay:
+    """Steps all of whose sequences decode."""
+
+    def __init__(self, call: Callable[[mx.array, list[Any]], mx.array], kernels: Any) -> None:
+        """call: the model, of tokens [n, 1] and a cache for each layer; logits [n, 1, vocab]."""
+        self._call = call
+        self._kernels = kernels
+        self._records: OrderedDict[tuple[Any, ...], Callable[..., Any] | None] = OrderedDict()
+
+    def logits(self, tokens: mx.array, layout: StepLayout, store: KVStore) -> mx.array | None:
+        """tokens: [n]. Logits [n, vocab], with layout.written set; None the first time that a step of this kind is
+        seen, since a record costs more than one step gains."""
+        rows = layout.ragged_rows
+        assert rows is not None
+        # Rows that see up to the next power of two split in the same way (choose_splits of the CUDA kernels).
+        longest = 1 << (rows.longest - 1).bit_length()
+        slabs = store.arrays(layout.capacities)
+        sizes = [slab.shape[0] for slab in store.layers[0].arrays(layout.capacities)]
+        key = (rows.size, longest, rows.capacities, *sizes)
+        if key not in self._records:
+            self._remember(key, None)
+            return None
+        record = self._records[key] or mx.compile(self._step(layout, store, longest))
+        self._remember(key, record)
+        logits, layout.written = record(tokens, layout.positions, rows.table, rows.groups(SINGLE), *slabs)
+        return logits
+
+    def _remember(self, key: tuple[Any, ...], record: Callable[..., Any] | None) -> None:
+        self._records[key] = record
+        self._records.move_to_end(key)
+        if len(self._records) > MAX_RECORDS:
+            self._records.popitem(last=False)
+
+    def _step(self, layout: StepLayout, store: KVStore, longest: int) -> Callable[..., tuple[mx.array, mx.array]]:
+        """The step as a function of arrays alone."""
+        layers, capacities, rows = store.layers, layout.capacities, layout.ragged_rows
+        assert rows is not None
+
+        def step(
+            tokens: mx.array, positions: mx.array, table: mx.array, groups: mx.array, *slabs: mx.array
+        ) -> tuple[mx.array, mx.array]:
+            mine = copy.copy(layout)
+            mine.positions, mine.ragged_rows = positions, RecordedRows(rows, longest, table, groups)
+            own = [slabs[i : i + 2 * len(capacities)] for i in range(0, len(slabs), 2 * len(capacities))]
+            recorded = [RecordedSlabs(*one) for one in zip(layers, [capacities] * len(layers), own, strict=True)]
+            logits = self._call(tokens[:, None], [FlatCache(layer, mine, self._kernels) for layer in recorded])[:, 0]
+            assert mine.written is not None
+            return logits, mine.written
+
+        return step
