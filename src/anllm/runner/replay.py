@@ -67,7 +67,7 @@ class DecodeReplay:
         # Rows that see up to the next power of two split in the same way (choose_splits of the CUDA kernels).
         longest = 1 << (rows.longest - 1).bit_length()
         slabs = store.arrays(layout.capacities)
-        sizes = [slab.shape[0] for slab in store.layers[0].arrays(layout.capacities)]
+        sizes = [slab.shape[0] for slab in slabs[: 2 * len(layout.capacities)]]  # of the first layer, as of all
         key = (rows.size, longest, rows.capacities, *sizes)
         if key not in self._records:
             self._remember(key, None)
@@ -86,6 +86,7 @@ class DecodeReplay:
     def _step(self, layout: StepLayout, store: KVStore, longest: int) -> Callable[..., tuple[mx.array, mx.array]]:
         """The step as a function of arrays alone."""
         layers, capacities, rows = store.layers, layout.capacities, layout.ragged_rows
+        each = 2 * len(capacities)  # slabs of a layer
         assert rows is not None
 
         def step(
@@ -93,8 +94,9 @@ class DecodeReplay:
         ) -> tuple[mx.array, mx.array]:
             mine = copy.copy(layout)
             mine.positions, mine.ragged_rows = positions, RecordedRows(rows, longest, table, groups)
-            own = [slabs[i : i + 2 * len(capacities)] for i in range(0, len(slabs), 2 * len(capacities))]
-            recorded = [RecordedSlabs(*one) for one in zip(layers, [capacities] * len(layers), own, strict=True)]
+            recorded = [
+                RecordedSlabs(layer, capacities, slabs[i * each : (i + 1) * each]) for i, layer in enumerate(layers)
+            ]
             logits = self._call(tokens[:, None], [FlatCache(layer, mine, self._kernels) for layer in recorded])[:, 0]
             assert mine.written is not None
             return logits, mine.written

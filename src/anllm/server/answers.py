@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from anllm.core.events import TokenLogprobs
-from anllm.server.generation import Usage
+from anllm.server.generation import Generation, Usage
 from anllm.server.sse import event, to_ascii_json
-from anllm.text.interface import Tokenizer
 
 _MIN_LOGPROB = -9999.0  # OpenAI's, for what is impossible
 quote = json.encoder.encode_basestring_ascii  # a text as a JSON string in ASCII
@@ -86,13 +85,18 @@ def bounded_logprob(logprob: float) -> float:
     return min(logprob, 0.0) if logprob > _MIN_LOGPROB else _MIN_LOGPROB
 
 
-def prompt_logprobs(
-    tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], num_top: int
-) -> list[dict[str, object] | None]:
-    """vLLM's form: for each token of a prompt a map from token ids to what the model thought of them, the token's own
-    first; null for the first token. num_top: how many of the most likely ones are in it."""
+def prompt_logprobs_fields(
+    generation: Generation, index: int, logprobs: Sequence[TokenLogprobs], num_top: int | None
+) -> dict[str, object]:
+    """`prompt_logprobs` of answer `index` in vLLM's form: for each token of its prompt a map from token ids to what the
+    model thought of them, the token's own first; null for the first token.
+
+    logprobs: of the answer. num_top: how many of the most likely ones are in a map; None leaves the key out.
+    """
+    if num_top is None:
+        return {}
     told: list[dict[str, object] | None] = [None]
-    for token_id, own in zip(token_ids[1:], logprobs, strict=True):
+    for token_id, own in zip(generation.prompt_token_ids(index)[1:], logprobs, strict=True):
         ranked = [(token_id, own.logprob, own.rank)]
         ranked += [(i, logprob, rank) for rank, (i, logprob) in enumerate(own.top[:num_top], 1) if i != token_id]
         told.append(
@@ -100,12 +104,12 @@ def prompt_logprobs(
                 str(i): {
                     "logprob": bounded_logprob(logprob),
                     "rank": rank,
-                    "decoded_token": printable(tokenizer.token_bytes(i)),
+                    "decoded_token": printable(generation.tokenizer.token_bytes(i)),
                 }
                 for i, logprob, rank in ranked
             }
         )
-    return told
+    return {"prompt_logprobs": told}
 
 
 def printable(raw: bytes) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs, quote, usage_fields
+from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs_fields, quote, usage_fields
 from anllm.server.chat.logprobs import chat_logprobs
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.generation import Answer, Generation, Update
@@ -33,16 +33,9 @@ class ChatAnswer:
                 "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
                 "usage": usage_fields(self._generation.usage),
                 **({"prompt_token_ids": self._generation.prompt_token_ids(0)} if self._has_token_ids else {}),
-                **self._prompt_logprobs(answers[0]),
+                **prompt_logprobs_fields(self._generation, 0, answers[0].prompt_logprobs, self._num_prompt_top),
             }
         )
-
-    def _prompt_logprobs(self, answer: Answer) -> dict[str, object]:
-        if self._num_prompt_top is None:
-            return {}
-        token_ids, tokenizer = self._generation.prompt_token_ids(0), self._generation.tokenizer
-        told = prompt_logprobs(tokenizer, token_ids, answer.prompt_logprobs, self._num_prompt_top)
-        return {"prompt_logprobs": told}
 
     def chunks(self) -> ChatChunks:
         frame = ChunkFrame(

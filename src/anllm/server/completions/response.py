@@ -8,7 +8,7 @@ import msgspec
 
 from anllm.core.events import TokenLogprobs
 from anllm.core.request import FinishReason
-from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs, quote, usage_fields
+from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs_fields, quote, usage_fields
 from anllm.server.completions.convert import CompletionPlan
 from anllm.server.completions.logprobs import completion_logprobs
 from anllm.server.generation import Answer, Generation, Update
@@ -71,20 +71,13 @@ class CompletionAnswer:
             "logprobs": logprobs,
             "finish_reason": answer.finish_reason,
             **self._token_ids(index, answer),
-            **self._prompt_logprobs(index, answer),
+            **prompt_logprobs_fields(self._generation, index, answer.prompt_logprobs, self._num_prompt_top),
         }
 
     def _token_ids(self, index: int, answer: Answer) -> dict[str, object]:
         if not self._has_token_ids:
             return {}
         return {"token_ids": answer.token_ids, "prompt_token_ids": self._generation.prompt_token_ids(index)}
-
-    def _prompt_logprobs(self, index: int, answer: Answer) -> dict[str, object]:
-        if self._num_prompt_top is None:
-            return {}
-        token_ids, tokenizer = self._generation.prompt_token_ids(index), self._generation.tokenizer
-        told = prompt_logprobs(tokenizer, token_ids, answer.prompt_logprobs, self._num_prompt_top)
-        return {"prompt_logprobs": told}
 
 
 def prompt_tokens(generation: Generation, index: int, logprobs: Sequence[TokenLogprobs]) -> list[TextToken]:
