@@ -15,6 +15,7 @@ _REF = "#/components/schemas/{model}"
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "The request is wrong; `param` names the field."},
     404: {"model": ErrorResponse, "description": "The model is not served here."},
+    408: {"model": ErrorResponse, "description": "The body did not come to its end."},
     413: {"model": ErrorResponse, "description": "The body is too long."},
     415: {"model": ErrorResponse, "description": "The body is not announced as plain JSON."},
     429: {"model": ErrorResponse, "description": "The queue is full; see Retry-After."},

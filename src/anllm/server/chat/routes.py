@@ -31,7 +31,7 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             service.unknown_fields.note(body, known_fields)
             return plan_chat(body, model, config)
 
-        chat = await convert_body(await read_body(request, config.max_body_bytes), plan)
+        chat = await convert_body(await read_body(request, config), plan)
         generation = Generation(service.client, model.tokenizer, chat.prompts)
         return await respond(
             request,

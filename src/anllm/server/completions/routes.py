@@ -31,7 +31,7 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
             service.unknown_fields.note(body, known_fields)
             return plan_completion(body, model, config)
 
-        completion = await convert_body(await read_body(request, config.max_body_bytes), plan)
+        completion = await convert_body(await read_body(request, config), plan)
         generation = Generation(service.client, model.tokenizer, completion.prompts)
         return await respond(
             request,

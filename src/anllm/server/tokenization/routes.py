@@ -31,7 +31,7 @@ def tokenization_router(service: Service, config: ServerConfig) -> APIRouter:
             service.unknown_fields.note(body, known_fields)
             return work(body, model)
 
-        return json_response(await convert_body(await read_body(request, config.max_body_bytes), convert_noted))
+        return json_response(await convert_body(await read_body(request, config), convert_noted))
 
     @router.post("/tokenize", responses=ERROR_RESPONSES, openapi_extra=request_body(TokenizeRequest))
     async def tokenize(request: Request) -> Response:
