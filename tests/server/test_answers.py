@@ -151,7 +151,7 @@ async def test_C152_C153_token_prompts(server: Server) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["AB", [256, 65, 66]])
-async def test_C154_echo(server: Server, prompt) -> None:
+async def test_C154_D_7_echo(server: Server, prompt) -> None:
     assert (await server.comp(prompt=prompt, echo=True)).json()["choices"][0]["text"] == "AB" + ANSWER
 
 
