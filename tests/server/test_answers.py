@@ -145,9 +145,11 @@ async def test_C151_prompts_times_n(server: Server) -> None:
 async def test_C152_C153_token_prompts(server: Server) -> None:
     await server.comp(prompt=[256, 65, 66])
     await server.comp(prompt="AB")
-    await server.comp(prompt=[[65], [66]])
+    await server.comp(prompt=[[65], [66.0]])
+    await server.comp(prompt=[256.0, 65])
     ids = [request.prompt_token_ids for request in server.client.requests]
-    assert ids == [(256, 65, 66), (256, 65, 66), (65,), (66,)]
+    assert ids == [(256, 65, 66), (256, 65, 66), (65,), (66,), (256, 65)]
+    assert all(type(token) is int for tokens in ids for token in tokens)
 
 
 @pytest.mark.parametrize("prompt", ["AB", [256, 65, 66]])
