@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from anllm.config import ServerConfig
-from anllm.core.events import Failed, Finished, TokenLogprobs, Tokens
+from anllm.core.events import Failed, Finished, PromptLogprobs, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.engine.client import EngineState, OnEvent
 from anllm.errors import InvalidRequestError, NotReadyError, QueueFullError
@@ -95,6 +95,7 @@ class ScriptedClient:
         self._open: dict[int, OnEvent] = {}
         self._num_logprobs: dict[int, int | None] = {}
         self._scripts: dict[int, list[int]] = {}
+        self._unscored: dict[int, list[int]] = {}  # tokens of prompts whose log probabilities are asked for
         self._ids = itertools.count(100)
 
     @property
@@ -119,6 +120,8 @@ class ScriptedClient:
             self._num_logprobs[request.request_id] = request.params.logprobs
             tokens = list(self.answer(request))[: request.params.max_tokens]
             self._scripts[request.request_id] = tokens
+            if request.params.prompt_logprobs is not None:
+                self._unscored[request.request_id] = list(request.prompt_token_ids[1:])
         if not self.is_manual:
             asyncio.get_running_loop().call_soon(self._step)
 
@@ -131,6 +134,17 @@ class ScriptedClient:
         ids = tuple(tokens.encode()) if isinstance(tokens, str) else tuple(tokens)
         if request_id in self._open:
             self._open[request_id](Tokens(request_id, ids, self._logprobs(request_id, ids)))
+
+    def score(self, request_id: int, most: int) -> None:
+        """Tell of so many tokens of a prompt: each second most likely, behind the one that follows it."""
+        tokens = [self._unscored[request_id].pop(0) for _ in range(min(most, len(self._unscored[request_id])))]
+        told = [(token, self.logprob(token)) for token in tokens]
+        number = next(r.params.prompt_logprobs for r in self.requests if r.request_id == request_id) or 0
+        logprobs = tuple(
+            TokenLogprobs(own, (((token + 1) % 258, own + 0.5), (token, own), (0, own - 1.0))[:number], 2)
+            for token, own in told
+        )
+        self._open[request_id](PromptLogprobs(request_id, logprobs))
 
     def finish(self, request_id: int, reason: FinishReason = FinishReason.STOP, num_cached_tokens: int = 0) -> None:
         if on_event := self._open.pop(request_id, None):
@@ -154,6 +168,9 @@ class ScriptedClient:
         """The next token of every open request, as the engine would."""
         self.num_steps += 1
         for request_id in self.open_ids:
+            if self._unscored.get(request_id):
+                self.score(request_id, 3)
+                continue
             script = self._scripts[request_id]
             token = script.pop(0) if script else EOS
             self.emit(request_id, [token])

@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import StepEvents
+from anllm.core.events import StepEvents, TokenLogprobs
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.core.step import StepPlan
 from anllm.kvcache.pool import KVPool
@@ -77,6 +77,7 @@ class Stepper:
         self.requests: dict[int, Request] = {}
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, FinishReason | str] = {}
+        self.scores: dict[int, list[TokenLogprobs]] = {}  # of prompts
         self._step_s = step_s
 
     def add(self, *requests: Request) -> None:
@@ -141,12 +142,24 @@ class Stepper:
         expected = alone(self.requests[request_id], self.model, max_model_len=self.max_model_len)
         assert (self.tokens[request_id], self.ends[request_id]) == expected
 
+    def check_scores(self, request_id: int) -> None:
+        """Each token of the prompt but the first was scored once, as the fake model does it; or none, if not asked."""
+        request = self.requests[request_id]
+        number = request.params.prompt_logprobs
+        expected = [] if number is None else [-1 - token % 64 for token in request.prompt_token_ids[:-1]]
+        scores = self.scores.get(request_id, [])
+        assert [score.logprob for score in scores] == expected
+        assert all(len(score.top) == number for score in scores)
+
     def check_answers(self) -> None:
         for request_id in self.requests:
             self.check_answer(request_id)
 
     def _collect(self, events: StepEvents) -> None:
         self.scheduler.check_integrity()
+        for scored in events.prompts:
+            assert not self.tokens[scored.request_id], "the prompt's come first"
+            self.scores.setdefault(scored.request_id, []).extend(scored.logprobs)
         for tokens in events.tokens:
             assert tokens.request_id not in self.ends
             self.tokens[tokens.request_id].extend(tokens.token_ids)

@@ -152,12 +152,14 @@ async def test_H_2_H_7_the_context_ends_an_answer_and_nobody_elses() -> None:
 def test_J_9_clients_that_read_nothing_hold_up_nobody_and_leave_nothing() -> None:
     gate = Gate()
     with running(gate, SchedulerConfig(max_num_seqs=32)) as server, ExitStack() as connections:
+        gate.shut()
         for i in range(20):
             connection = connections.enter_context(server.connect(receive_buffer_bytes=4096))
             content = json.dumps(chat_body(stream=True, max_tokens=4000, seed=i)).encode()
             head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
             connection.sendall(head.encode() + content)
         server.until(lambda: server.client.num_open == 20)
+        gate.open()
         with server.http() as http:
             body = chat_body(messages=[{"role": "user", "content": "quick"}], stream=True, max_tokens=100)
             started_s = time.monotonic()

@@ -107,13 +107,15 @@ def test_broken_http_is_told_and_ends_the_connection(server: RealServer, data: b
 
 
 def test_broken_http_behind_a_stream_does_not_get_into_it(server: RealServer) -> None:
-    body = json.dumps(comp_body(max_tokens=8000, stream=True)).encode()
+    body = json.dumps(comp_body(stream=True)).encode()
+    server.gate.shut()  # the stream has begun, and does not end before the nonsense comes
     with server.connect() as connection:
         connection.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
         received = connection.recv(65536)
         connection.sendall(b"\x00 nonsense\r\n\r\n")
         while part := connection.recv(65536):
             received += part
+    server.gate.open()
     assert received.count(b"HTTP/1.1") == 1 and b"invalid_request_error" not in received
 
 

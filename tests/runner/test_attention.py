@@ -139,7 +139,7 @@ def test_a_whole_step_attends_as_each_token_would_alone(window: int | None) -> N
             expected = slow_attention(layer, part.slot.index, np.array(q)[token, :, 0], position)
             np.testing.assert_allclose(out[token, :, 0], expected, atol=1e-5)
             token += 1
-    assert layout.sampled == [0, 1, num_tokens - 1]
+    assert layout.wanted == [0, 1, num_tokens - 1]
 
 
 @pytest.mark.parametrize("window", WINDOWS)

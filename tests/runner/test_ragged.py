@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anllm.config import CacheConfig, Execution, ModelConfig, SchedulerConfig, Weights
-from anllm.core.events import Abort, Add, EngineInfo, StepEvents
+from anllm.core.events import Abort, Add, StepEvents
 from anllm.core.request import Request, SamplingParams
 from anllm.engine.loop import EngineLoop
 from anllm.runner.build import RunnerSettings
@@ -18,11 +18,11 @@ from anllm.runner.flattened import FlattenedForward
 from anllm.runner.ragged import RaggedRows
 from anllm.runner.run import ModelRunner
 from anllm.runner.sampler import DeviceSampler
-from anllm.runner.seen import SeenTokens
 from anllm.scheduler import scheduler as scheduler_module
+from runner.bare import BareRunner
 from runner.families import VOCAB, WINDOW, tiny
 from runner.folders import save
-from runner.greedy import MAX_MODEL_LEN, check_greedy, random_tokens, run_greedy
+from runner.greedy import check_greedy, random_tokens, run_greedy
 from runner.ragged import SlowFusedKernels, SlowRaggedKernels
 
 pytestmark = pytest.mark.mlx
@@ -73,17 +73,6 @@ def test_tokens_of_a_sequence_are_grouped() -> None:
 # -- one step ahead, on a model ----------------------------------------------------------------------------------------
 
 
-class AheadRunner(ModelRunner):
-    """A ModelRunner around a tiny model, without a folder."""
-
-    def __init__(self, model: nn.Module) -> None:
-        chosen = choose(model, SlowFusedKernels())
-        self._forward, self._sampler, self._last = chosen.forward, DeviceSampler(), None
-        self._seen = SeenTokens()
-        per_token = max(chosen.bytes_per_token, 1)
-        self.info = EngineInfo("test", "", 6 * 256 * per_token, per_token, MAX_MODEL_LEN, VOCAB, "flattened", "", ())
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_one_step_ahead_gives_the_tokens_of_each_request_alone(temperature: float) -> None:
     """With aborts, preemption, mixed steps, rows that grow on the way, and penalties in some of them."""
@@ -112,7 +101,7 @@ def test_one_step_ahead_gives_the_tokens_of_each_request_alone(temperature: floa
             for event in events.tokens:
                 tokens.setdefault(event.request_id, []).extend(event.token_ids)
 
-        runner = AheadRunner(model)
+        runner = BareRunner(choose(model, SlowFusedKernels()), DeviceSampler())
         assert runner.runs_ahead
         loop = EngineLoop(runner, SchedulerConfig(max_num_seqs=6, max_num_batched_tokens=70), collect)
         loop.take(Add(request) for request in some)

@@ -400,6 +400,7 @@ def test_with_little_memory_everybody_gets_the_same_tokens(seed: int, budget: in
             draw.choice([1, 5, 60, 200, 255, 256, 257, 500, 600, 990]) + draw.randrange(9),
             max_tokens=draw.choice([1, 3, 40, 120, None]),
             ignore_eos=draw.random() < 0.2,
+            prompt_logprobs=draw.choice([None, None, 0, 2]),
         )
         for i in range(draw.randrange(1, 12))
     ]
@@ -424,7 +425,41 @@ def test_with_little_memory_everybody_gets_the_same_tokens(seed: int, budget: in
             assert request_id not in stepper.ends
         elif stepper.ends[request_id] != "StepError" or not does_fail:
             assert (stepper.tokens[request_id], stepper.ends[request_id]) == (expected, reason)
+            stepper.check_scores(request_id)
         assert stepper.tokens[request_id] == expected[: len(stepper.tokens[request_id])]
+
+
+# -- scores of prompts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 255, 256, 257, 258, 700])
+def test_each_prompt_token_but_the_first_is_scored_once(num_tokens: int) -> None:
+    stepper = Stepper(max_num_batched_tokens=1000)
+    stepper.add(make_request(0, num_tokens, prompt_logprobs=3), make_request(1, 300), make_request(2, 300))
+    plans = stepper.run()
+    stepper.check_answers()
+    for request_id in range(3):
+        stepper.check_scores(request_id)
+    assert all(sum(len(s.scored_token_ids) for s in plan.scheduled) <= 256 for plan in plans)
+
+
+def test_prompts_to_score_share_what_a_step_may_score_and_hold_nobody_up() -> None:
+    stepper = Stepper(max_num_batched_tokens=2000)
+    stepper.add(*(make_request(i, 500, prompt_logprobs=1, max_tokens=1) for i in range(3)))
+    stepper.add(make_request(3, 400, max_tokens=1))
+    assert len(stepper.run_until(lambda: 3 in stepper.ends)) == 1
+    stepper.run()
+    for request_id in range(4):
+        stepper.check_scores(request_id)
+
+
+def test_a_preempted_prompt_is_not_scored_again() -> None:
+    stepper = Stepper(max_model_len=1024, kv_budget_tokens=1024, max_num_batched_tokens=300)
+    stepper.add(make_request(0, 250, max_tokens=100), make_request(1, 500, prompt_logprobs=0, max_tokens=30))
+    plans = stepper.run()
+    assert sum(s.start == 0 for plan in plans for s in plan.scheduled) > 2, "nobody was preempted"
+    stepper.check_answers()
+    stepper.check_scores(1)
 
 
 # -- fairness ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from anllm.core.request import FinishReason
 from server_harness import ANSWER, EOS, Server, assert_error, chat_body, chunks, comp_body, joined
 
 pytestmark = pytest.mark.anyio
@@ -195,9 +196,117 @@ async def test_logprobs_reach_the_engine(server: Server) -> None:
     assert [request.params.logprobs for request in server.client.requests] == [None, 0, 5, 3]
 
 
-async def test_C156_echo_with_logprobs_is_refused_for_now(server: Server) -> None:
-    for value in (0, 1):
-        error = assert_error(await server.comp(echo=True, logprobs=value), 400, "logprobs", "unsupported_parameter")
-        assert "'echo'" in error["message"]
+# -- prompts -----------------------------------------------------------------------------------------------------------
+
+
+async def test_C155_a_prompt_is_scored_and_nothing_generated(server: Server) -> None:
+    for prompt, num_silent in (("h\u00e9, \U0001f600!", 1), (list("h\u00e9, \U0001f600!".encode()), 0)):
+        response = await server.comp(prompt=prompt, echo=True, logprobs=1, max_tokens=0)
+        choice = response.json()["choices"][0]
+        logprobs = choice["logprobs"]
+        assert choice["text"] == "h\u00e9, \U0001f600!" and choice["finish_reason"] == "length"
+        assert logprobs["tokens"] == [
+            *[""] * num_silent,
+            *("h", "bytes:\\xc3", "bytes:\\xa9", ",", " "),
+            *("bytes:\\xf0", "bytes:\\x9f", "bytes:\\x98", "bytes:\\x80", "!"),
+        ]
+        assert {len(array) for array in logprobs.values()} == {10 + num_silent}
+        assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
+        assert all(logprob <= 0 for logprob in logprobs["token_logprobs"][1:])
+        assert logprobs["text_offset"] == [*[0] * num_silent, 0, 1, 1, 2, 3, 4, 4, 4, 4, 5]
+        usage = response.json()["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10 + num_silent, 0)
+
+
+async def test_C155_all_of_many_token_lists_are_scored_as_lm_eval_asks_for_it(server: Server) -> None:
+    """Each token has an entry, and so has the one that is generated, an end token too: they are counted."""
+    prompts = [[1, 2, 3], [4], list(b"ab\xf0"), [256, 5, 257, 6]]
+    for answer in (b"x", [EOS]):
+        server.client.answer = lambda request, answer=answer: answer
+        body = {"prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0, "seed": 1234}
+        choices = (await server.comp(**body)).json()["choices"]
+        for prompt, choice in zip(prompts, choices, strict=True):
+            logprobs = choice["logprobs"]
+            assert {len(array) for array in logprobs.values()} == {len(prompt) + 1}
+            assert logprobs["token_logprobs"][0] is None
+            assert logprobs["token_logprobs"][1:-1] == [-(token % 7) / 4 for token in prompt[1:]]
+            told = zip(logprobs["top_logprobs"][1:-1], logprobs["token_logprobs"][1:-1], strict=True)
+            assert all(max(top.values()) == min(own + 0.5, 0) for top, own in told)
+
+
+async def test_C155_prompt_and_answer_stand_behind_each_other(server: Server) -> None:
+    server.client.answer = lambda request: [*b" there", EOS]
+    choice = (await server.comp(prompt="Hello", echo=True, logprobs=2)).json()["choices"][0]
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"] == "Hello there"
+    assert choice["logprobs"]["text_offset"] == [0, *range(11), 11]  # a begin token, and an end token
+    assert [len(top) for top in choice["logprobs"]["top_logprobs"][1:]] == [2] * 5 + [2] * 7
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 0}, {"prompt": ["A\u00e9", "x", "B"], "n": 2}, {"stop": "the"}])
+async def test_C155_stream_equals_whole(server: Server, fields) -> None:
+    fields = {"prompt": "Say", "echo": True, "logprobs": 2, **fields}
+    whole = (await server.comp(**fields)).json()
+    parts = chunks((await server.comp(stream=True, stream_options={"include_usage": True}, **fields)).text)
+    assert parts[-1]["usage"] == whole["usage"]
+    for choice in whole["choices"]:
+        own = [c for part in parts for c in part["choices"] if c["index"] == choice["index"]]
+        assert "".join(c["text"] for c in own) == choice["text"]
+        assert own[-1]["finish_reason"] == choice["finish_reason"]
+        for name, array in choice["logprobs"].items():
+            assert [item for c in own if c["logprobs"] for item in c["logprobs"][name]] == array
+        assert own[0]["logprobs"]["token_logprobs"][0] is None and own[0]["text"] in choice["text"]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+async def test_C155_a_reader_that_comes_late_gets_the_prompt_first(server: Server, max_tokens: int) -> None:
+    server.client.is_manual = True
+    body = comp_body(stream=True, echo=True, logprobs=0, prompt="ab", max_tokens=max_tokens)
+    call = server.open("/v1/completions", body)
+    await call.until(lambda: server.client.open_ids)
+    server.client.score(100, 1)
+    server.client.score(100, 5)
+    server.client.emit(100, "c")
+    server.client.finish(100, FinishReason.LENGTH)
+    told = [part["choices"][0] for part in chunks(await call.end())]
+    assert [c["text"] for c in told] == ["ab", "c" * max_tokens]
+    assert [c["finish_reason"] for c in told] == [None, "length"]
+
+
+async def test_prompt_logprobs_in_vllms_form(server: Server) -> None:
+    server.client.answer = lambda request: [*b"ok", EOS]
+    body = (await server.comp(prompt=[5, 200, 9], prompt_logprobs=2)).json()
+    expected = [
+        None,
+        {"200": entry(200, 2, "\\xc8"), "201": {**entry(200, 1, "\\xc9"), "logprob": 0.0}},
+        {"9": entry(9, 2, "\t"), "10": {**entry(9, 1, "\n"), "logprob": 0.0}},
+    ]
+    expected[1]["201"]["logprob"] = -(200 % 7) / 4 + 0.5  # type: ignore[index]
+    assert body["choices"][0]["prompt_logprobs"] == expected
+    assert body["choices"][0]["text"] == "ok" and body["choices"][0]["logprobs"] is None
+    body = (await server.chat(prompt_logprobs=0)).json()
+    assert body["prompt_logprobs"][0] is None
+    assert all(len(told) == 1 for told in body["prompt_logprobs"][1:])
+    assert len(body["prompt_logprobs"]) == body["usage"]["prompt_tokens"]
+    assert "prompt_logprobs" not in (await server.chat()).json()
+
+
+def entry(token: int, rank: int, text: str) -> dict[str, object]:
+    return {"logprob": -(token % 7) / 4, "rank": rank, "decoded_token": text}
+
+
+async def test_prompt_logprobs_beside_echoed_ones_have_their_own_number(server: Server) -> None:
+    for asked, echoed in ((2, 1), (0, 2)):
+        fields = {"prompt": "abc", "echo": True, "logprobs": echoed, "prompt_logprobs": asked, "max_tokens": 0}
+        choice = (await server.comp(**fields)).json()["choices"][0]
+        assert server.client.requests[-1].params.prompt_logprobs == 2
+        assert [len(top) for top in choice["logprobs"]["top_logprobs"][1:]] == [max(echoed, 2)] * 3
+        assert [len(told) for told in choice["prompt_logprobs"][1:]] == [max(asked, 1)] * 3
+
+
+async def test_prompt_logprobs_are_not_for_streams(server: Server) -> None:
+    for send in (server.chat, server.comp):
+        error = assert_error(await send(prompt_logprobs=1, stream=True), 400, "prompt_logprobs")
+        assert "'stream'" in error["message"]
+        for value in (-1, 21, 1.5, "1", True):
+            assert_error(await send(prompt_logprobs=value), 400, "prompt_logprobs")
     assert not server.client.requests
-    assert (await server.comp(echo=False, logprobs=1)).status_code == 200

@@ -68,7 +68,6 @@ SHARED = [
     ("top_k_bool", {"top_k": True}, "top_k", "invalid_type"),
     ("repetition_penalty_zero", {"repetition_penalty": 0}, "repetition_penalty", "decimal_below_min_value"),
     ("min_tokens_negative", {"min_tokens": -1}, "min_tokens", "integer_below_min_value"),
-    ("prompt_logprobs_not_built", {"prompt_logprobs": 1}, "prompt_logprobs", "unsupported_parameter"),
     ("skip_special_number", {"skip_special_tokens": 0}, "skip_special_tokens", "invalid_type"),
     ("keep_stop_string", {"include_stop_str_in_output": "true"}, "include_stop_str_in_output", "invalid_type"),
     ("guided_json_not_built", {"guided_json": {}}, "guided_json", "unsupported_parameter"),

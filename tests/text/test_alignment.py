@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from anllm.core.events import TokenLogprobs
 from anllm.testing import ByteTokenizer
-from anllm.text.alignment import TextToken
+from anllm.text.alignment import TextToken, align_prompt
 from anllm.text.interface import Tokenizer as TokenizerInterface
 from anllm.text.output import TextOutput
 from anllm.text.tokenizer import HFTokenizer
@@ -159,3 +159,71 @@ def test_without_logprobs_there_are_no_tokens(byte_level: Tokenizer) -> None:
     output = TextOutput(tokenizer, (), frozenset())
     assert output.add(tokenizer.encode("Hello", add_special_tokens=False)) == "Hello"
     assert output.take_tokens() == []
+
+
+# -- all tokens, those without text too --------------------------------------------------------------------------------
+
+
+@bounded
+@given(data=st.data(), cuts=st.lists(st.integers(0, 30), max_size=10))
+def test_silent_tokens_stand_where_they_were(backend: Tokenizer, data: st.DataObject, cuts: list[int]) -> None:
+    """Whole characters, special and end tokens between them: one entry for each token, in order."""
+    tokenizer = make_tokenizer(backend)
+    a = tokenizer.encode("lo", add_special_tokens=False)
+    silent = [i for i in range(tokenizer.vocab_size) if tokenizer.decode([*a, i, *a]) == tokenizer.decode(a + a)]
+    assert silent
+    texts = data.draw(st.lists(st.sampled_from(PIECES) | st.sampled_from(silent), max_size=12))
+    token_ids = [
+        token_id
+        for text in texts
+        for token_id in ([text] if isinstance(text, int) else tokenizer.encode(text, add_special_tokens=False))
+    ]
+    output = TextOutput(tokenizer, (), tokenizer.eos_token_ids, has_logprobs=True, keeps_silent=True)
+    bounds = [0, *sorted(cut % (len(token_ids) + 1) for cut in cuts), len(token_ids)]
+    text, tokens = "", []
+    for start, end in pairwise(bounds):
+        text += output.add(token_ids[start:end], [told(token_ids[i], i) for i in range(start, end)])
+        tokens += output.take_tokens()
+    text += output.finish()
+    tokens += output.take_tokens()
+    assert [token.logprob for token in tokens] == [-i / 8 for i in range(len(token_ids))]
+    assert text == plain_text(tokenizer, token_ids, ())
+    assert raw(tokens) == text.encode()
+    assert all(not token.raw for token, token_id in zip(tokens, token_ids, strict=True) if token_id in silent)
+    starts = [token.start for token in tokens]
+    assert starts == sorted(starts)
+    for token, following in pairwise(tokens):
+        if is_whole(token.raw) and is_whole(following.raw):
+            assert following.start - token.start == len(token.raw.decode())
+    if token_ids:
+        prompt = align_prompt(tokenizer, token_ids, [told(token_ids[i], i) for i in range(1, len(token_ids))])
+        assert prompt[0].logprob is None
+        assert [(t.raw, t.start, t.logprob, t.top) for t in prompt[1:]] == [
+            (t.raw, t.start, t.logprob, t.top) for t in tokens[1:]
+        ]
+
+
+def is_whole(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_an_end_token_behind_a_stop_string_has_no_entry() -> None:
+    tokenizer = ByteTokenizer()
+    end = next(iter(tokenizer.eos_token_ids))
+    output = TextOutput(tokenizer, ("b",), tokenizer.eos_token_ids, has_logprobs=True, keeps_silent=True)
+    token_ids = [ord("a"), end, ord("b"), end]
+    assert output.add(token_ids, [told(token_id, i) for i, token_id in enumerate(token_ids)]) == "a"
+    assert [token.raw for token in output.take_tokens()] == [b"a", b""]
+
+
+def test_a_prompt_that_ends_within_a_character_has_all_its_tokens() -> None:
+    tokenizer = ByteTokenizer()
+    token_ids = list("é".encode())[:1]
+    assert [(t.raw, t.start) for t in align_prompt(tokenizer, [97, *token_ids], [told(1, 1)])] == [
+        (b"a", 0),
+        (b"\xc3", 1),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -82,7 +83,13 @@ def test_any_byte_fallback_tokens_lose_no_text(byte_fallback: Tokenizer, data: s
     if REPLACEMENT not in whole:
         assert joined == whole
     assert is_subsequence(whole.replace(REPLACEMENT, ""), joined)
-    assert len(joined) <= len(whole)
+    assert len(joined) <= len(whole) + len(re.findall(f"{REPLACEMENT}+", whole))
+
+
+def test_a_broken_run_behind_a_space_that_is_out_gets_one_replacement_more(byte_fallback: Tokenizer) -> None:
+    token_ids = [byte_fallback.token_to_id(token) for token in ("<0x00>", "<0x20>", "<0x80>", "h")]
+    assert byte_fallback.decode(token_ids) == "\ufffd\ufffd\ufffdh"
+    assert join(byte_fallback, token_ids) == "\x00 \ufffd\ufffdh"
 
 
 def test_the_calls_may_group_tokens_in_any_way(backend: Tokenizer) -> None:

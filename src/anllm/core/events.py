@@ -27,10 +27,23 @@ class Abort:
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """What the model itself thought of a token: its log probability (natural, at temperature 1, before any change), and
-    the most likely tokens with theirs, the likeliest first."""
+    the most likely tokens with theirs, the likeliest first.
+
+    rank: of a prompt's token: 1 for the most likely one. 0 where it was not looked for.
+    """
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """What the model thought of the next tokens of a prompt, in order, from the second token on. All of them come
+    before the sequence's first Tokens; none where the prompt has but one token."""
+
+    request_id: int
+    logprobs: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +76,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
-    """All events of one step, in the order in which they are to be taken: tokens, then ends."""
+    """All events of one step, in the order in which they are to be taken: prompts, tokens, then ends."""
 
     tokens: tuple[Tokens, ...] = ()
     finished: tuple[Finished, ...] = ()
     failed: tuple[Failed, ...] = ()
+    prompts: tuple[PromptLogprobs, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.tokens or self.finished or self.failed)
+        return bool(self.tokens or self.finished or self.failed or self.prompts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class SamplingParams:
     min_tokens: no end token before so many tokens.
     logprobs: tell for each token its log probability, and those of this many most likely ones; None tells nothing. They
         are those of the model itself: before penalties, bias, temperature and all filters.
+    prompt_logprobs: the same for each token of the prompt but the first, which the model says nothing about.
 
     Raises ValueError with the name, the rule and the value for anything out of range.
     """
@@ -66,6 +67,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] = ()
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.temperature >= 0 and math.isfinite(self.temperature), "temperature", ">= 0", self.temperature)
@@ -80,7 +82,9 @@ class SamplingParams:
         _require(0 < self.repetition_penalty < math.inf, "repetition_penalty", "> 0", self.repetition_penalty)
         _require(all(math.isfinite(bias) for _, bias in self.logit_bias), "logit_bias", "finite", self.logit_bias)
         _require(self.min_tokens >= 0, "min_tokens", ">= 0", self.min_tokens)
-        _require(self.logprobs is None or self.logprobs >= 0, "logprobs", ">= 0", self.logprobs)
+        for name in ("logprobs", "prompt_logprobs"):
+            number = getattr(self, name)
+            _require(number is None or number >= 0, name, ">= 0", number)
 
     @property
     def has_penalties(self) -> bool:

@@ -29,6 +29,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     output_token_ids: list[int] = field(default_factory=list)
+    num_scored_tokens: int = 0  # of the prompt, what the model thinks of them has been asked for
     num_pending: int = 0  # output tokens that a submitted step samples, and that nobody has read yet
 
     @property
@@ -69,6 +70,21 @@ class Sequence:
     def max_num_tokens(self) -> int:
         """The longest this sequence can get, in tokens with K/V."""
         return self.num_prompt_tokens + self.max_tokens
+
+    def longest_chunk(self, scorable: int) -> int:
+        """Tokens that the next chunk may hold, if so many may be scored in it. After a preemption those that were
+        scored already come in chunks of their own."""
+        if self.request.params.prompt_logprobs is None or self.num_computed_tokens >= self.num_prompt_tokens - 1:
+            return self.num_uncomputed_tokens
+        if self.num_computed_tokens < self.num_scored_tokens:
+            return self.num_scored_tokens - self.num_computed_tokens
+        return min(scorable, self.num_uncomputed_tokens)
+
+    def tokens_to_score(self, start: int, end: int) -> tuple[int, ...]:
+        """Of a chunk [start, end): the prompt's tokens in [start + 1, end], where they are asked for and new."""
+        if self.request.params.prompt_logprobs is None or start < self.num_scored_tokens:
+            return ()
+        return self.request.prompt_token_ids[start + 1 : end + 1]
 
     def tokens(self, start: int, end: int) -> tuple[int, ...]:
         """Tokens [start, end) of prompt + output; PENDING for those that nobody has read yet."""

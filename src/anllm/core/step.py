@@ -49,6 +49,8 @@ class ScheduledSequence:
     If `sample` is set, the logits after the last of them give token number `token_index` of the output.
     The first num_prompt_tokens positions of the sequence are prompt, the rest output. banned_token_ids can't be drawn.
     One token with `sample` set is a decode row; anything else is a chunk of prefill. The last token may be PENDING.
+    scored_token_ids: the tokens that follow the first so many of token_ids in the prompt; the logits there are to tell
+    what the model thinks of them.
     """
 
     request_id: int
@@ -60,6 +62,13 @@ class ScheduledSequence:
     params: SamplingParams
     num_prompt_tokens: int = 0
     banned_token_ids: tuple[int, ...] = ()
+    scored_token_ids: tuple[int, ...] = ()
+
+    @property
+    def logit_positions(self) -> list[int]:
+        """Of token_ids, those after which logits are wanted: of the scored ones, then of the sampled one."""
+        scored = list(range(len(self.scored_token_ids)))
+        return [*scored, len(self.token_ids) - 1] if self.sample else scored
 
     @property
     def end(self) -> int:
@@ -91,10 +100,12 @@ class StepResult:
     """The sampled token of each entry of the plan that has `sample` set, in the plan's order.
 
     logprobs: one for each of them, None for those that don't ask; empty if none asks.
+    prompt_logprobs: for each entry of the plan that has scored_token_ids one for each of those; empty if none has.
     """
 
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprobs | None] = ()
+    prompt_logprobs: Sequence[tuple[TokenLogprobs, ...]] = ()
 
 
 class InFlight(Protocol):

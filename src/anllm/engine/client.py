@@ -15,14 +15,25 @@ from contextlib import suppress
 from enum import StrEnum
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, LoadFailed, LoadProgress, StepEvents, Tokens
+from anllm.core.events import (
+    Abort,
+    Add,
+    EngineInfo,
+    Failed,
+    Finished,
+    LoadFailed,
+    LoadProgress,
+    PromptLogprobs,
+    StepEvents,
+    Tokens,
+)
 from anllm.core.request import Request
 from anllm.engine.transport import Frame, Transport
 from anllm.errors import EngineDeadError, InvalidRequestError, ModelError, NotReadyError, QueueFullError
 
 logger = logging.getLogger(__name__)
 
-Event = Tokens | Finished | Failed
+Event = PromptLogprobs | Tokens | Finished | Failed
 OnEvent = Callable[[Event], None]
 RESTART_DELAYS_S = (0.1, 1.0, 2.0, 4.0, 8.0)  # before each restart in a row; after the last the engine stays down
 HEALTHY_AFTER_S = 60.0  # an engine that was ready this long has all restarts before it again
@@ -193,6 +204,8 @@ class EngineClient:
             logger.debug("progress could not be shown", exc_info=True)
 
     def _on_events(self, events: StepEvents) -> None:
+        for scored in events.prompts:
+            self._deliver(self._open.get(scored.request_id), scored)
         for tokens in events.tokens:
             self._deliver(self._open.get(tokens.request_id), tokens)
         ends: tuple[Finished | Failed, ...] = (*events.finished, *events.failed)

@@ -187,8 +187,12 @@ class StepLayout:
         self._positions = np.concatenate([np.arange(s.start, s.end, dtype=np.int32) for s in scheduled])
         self.tokens = np.concatenate([s.token_ids for s in scheduled]).astype(np.int32)
         self.positions = mx.array(self._positions)
-        self.sampled = [int(end) - 1 for end, s in zip(ends, scheduled, strict=True) if s.sample]
-        self.is_decode = all(s.is_decode and s.sample for s in scheduled)
+        self.is_decode = all(s.is_decode for s in scheduled)
+        # Of all tokens, those after which logits are wanted (ScheduledSequence.logit_positions).
+        self.wanted = list(range(len(scheduled)))
+        if not self.is_decode:
+            firsts = (ends - counts).tolist()
+            self.wanted = [first + i for first, s in zip(firsts, scheduled, strict=True) for i in s.logit_positions]
         self.capacities = sorted({s.slot.capacity for s in scheduled})
         self.ragged_rows: RaggedRows | None = None  # of all tokens
         self.readers: list[Reader] = []  # of all tokens too, in their order, where those are none

@@ -132,8 +132,8 @@ class CompatibleForward:
         rows = [s for s in plan.scheduled if s.is_decode and s.start > 0]
         sampled = self._decode(rows)
         sampled |= {e.request_id: self._row(e) for e in plan.scheduled if e.request_id not in sampled}
-        found = [sampled[s.request_id] for s in plan.scheduled if s.sample]
-        return mx.concatenate([logits for logits in found if logits is not None]) if found else None
+        found = [logits for s in plan.scheduled if (logits := sampled[s.request_id]) is not None]
+        return mx.concatenate(found) if found else None
 
     def _decode(self, rows: list[ScheduledSequence]) -> dict[int, mx.array | None]:
         """Decode rows, one call for each size class."""
@@ -147,7 +147,7 @@ class CompatibleForward:
             def rows_cache(layer: int, group: DecodeGroup = group) -> RowsCache:
                 return RowsCache(self._store.layers[layer], group)
 
-            logits = self._call(group_rows, tokens, rows_cache, len(group_rows))
+            logits = self._call(group_rows, tokens, rows_cache, [(i, 0) for i in range(len(group_rows))])
             assert logits is not None
             sampled |= {row.request_id: logits[i : i + 1] for i, row in enumerate(group_rows)}
         return sampled
@@ -155,18 +155,22 @@ class CompatibleForward:
     def _row(self, entry: ScheduledSequence) -> mx.array | None:
         """A chunk of one sequence."""
         tokens = mx.array([entry.token_ids])
-        count = 1 if entry.sample else 0
-        return self._call([entry], tokens, lambda i: RowCache(self._store.layers[i], entry), count)
+        wanted = [(0, position) for position in entry.logit_positions]
+        return self._call([entry], tokens, lambda i: RowCache(self._store.layers[i], entry), wanted)
 
     def _call(
-        self, entries: list[ScheduledSequence], tokens: mx.array, kv: Callable[[int], Any], count: int
+        self,
+        entries: list[ScheduledSequence],
+        tokens: mx.array,
+        kv: Callable[[int], Any],
+        wanted: list[tuple[int, int]],
     ) -> mx.array | None:
-        """tokens: [rows, n]. Logits [count, vocab] after the last token of the first `count` rows."""
+        """tokens: [rows, n]. Logits [len(wanted), vocab] at these rows and positions."""
         states = self._states.load(entries)
         cache = self._build_cache(kv, lambda i: states[i])
         logits = None
-        if count:
-            logits = self._head(tokens, cache, list(range(count)), [tokens.shape[1] - 1] * count)
+        if wanted:
+            logits = self._head(tokens, cache, [row for row, _ in wanted], [position for _, position in wanted])
         else:
             self._head.skip(tokens, cache)
         self._states.save(entries, states)

@@ -85,7 +85,7 @@ class FlattenedForward:
 
     def _called(self, tokens: mx.array, layout: StepLayout) -> mx.array | None:
         cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
-        if layout.sampled:
-            return self._head(tokens[:, None], cache, layout.sampled, [0] * len(layout.sampled))
+        if layout.wanted:
+            return self._head(tokens[:, None], cache, layout.wanted, [0] * len(layout.wanted))
         self._head.skip(tokens[:, None], cache)
         return None

@@ -27,9 +27,10 @@ class Forward(Protocol):
     name: str
 
     def logits(self, plan: StepPlan) -> mx.array | None:
-        """Carry out the plan: resizes, copies, K/V of all its tokens; logits [number of `sample` entries, vocab].
+        """Carry out the plan: resizes, copies, K/V of all its tokens; logits [n, vocab] of the logit_positions of all
+        entries, in the plan's order.
 
-        All that was computed is evaluated when this returns. None if nothing is to be sampled.
+        All that was computed is evaluated when this returns. None if no logits are wanted.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import mlx.core as mx
 
@@ -17,8 +18,9 @@ from anllm.runner.backends import Backend
 from anllm.runner.build import RunnerSettings
 from anllm.runner.contract import ChosenForward, choose_forward, vocabulary_size
 from anllm.runner.flattened import FlattenedForward, SampledTokens
+from anllm.runner.logprobs import ScoredPrompts, split_rows
 from anllm.runner.model import LoadedModel, load
-from anllm.runner.sampler import DeviceDrawn, DeviceSampler, Drawn
+from anllm.runner.sampler import DeviceSampler, Drawn
 from anllm.runner.seen import SeenTokens
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,16 @@ class ModelRunner:
         """The plain way: compute, then sample, then return."""
         self._seen.follow(plan, {})
         logits = self._forward.logits(plan)
-        return StepResult([]) if logits is None else self._draw(logits, plan).read()
+        return StepResult([]) if logits is None else self._begin_reading(logits, plan).result()
+
+    def _begin_reading(self, logits: mx.array, plan: StepPlan) -> _Computing:
+        """What is made of the plan's logits, nothing of it evaluated."""
+        entries = [s for s in plan.scheduled if s.scored_token_ids]
+        if not entries:
+            return _Computing(self._draw(logits, plan), None)
+        sampled, scored = split_rows(plan)
+        drawn = self._draw(logits[mx.array(sampled)], plan) if sampled else None
+        return _Computing(drawn, ScoredPrompts(logits[mx.array(scored)], entries))
 
     def _draw(self, logits: mx.array, plan: StepPlan) -> Drawn:
         rows = [s for s in plan.scheduled if s.sample]
@@ -87,12 +98,12 @@ class ModelRunner:
         logits, touched = self._forward.begin(plan, self._last)
         if logits is None:
             mx.async_eval(touched)
-            return _Computing(None)
-        drawn = self._draw(logits, plan)
-        assert isinstance(drawn, DeviceDrawn)
-        mx.async_eval(*drawn.arrays, *touched)
-        self._last = SampledTokens(drawn.tokens, plan)
-        return _Computing(drawn)
+            return _Computing(None, None)
+        computing = self._begin_reading(logits, plan)
+        mx.async_eval(*computing.arrays, *touched)
+        if computing.drawn is not None:
+            self._last = SampledTokens(computing.drawn.tokens, plan)
+        return computing
 
     def release(self) -> None:
         mx.clear_cache()
@@ -149,11 +160,18 @@ class _Done:
 class _Computing:
     """A step on the device."""
 
-    def __init__(self, drawn: Drawn | None) -> None:
-        self._drawn = drawn
+    def __init__(self, drawn: Drawn | None, scored: ScoredPrompts | None) -> None:
+        self.drawn = drawn
+        self._scored = scored
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What is to be computed."""
+        return [*(self.drawn.arrays if self.drawn else ()), *(self._scored.arrays if self._scored else ())]
 
     def result(self) -> StepResult:
-        return StepResult([]) if self._drawn is None else self._drawn.read()
+        result = StepResult([]) if self.drawn is None else self.drawn.read()
+        return result if self._scored is None else replace(result, prompt_logprobs=self._scored.read())
 
 
 def longest_sequence(loaded: LoadedModel, chosen: ChosenForward, budget_bytes: int, wanted: int | None) -> int:

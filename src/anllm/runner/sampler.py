@@ -23,12 +23,12 @@ import numpy as np
 
 from anllm.core.events import TokenLogprobs
 from anllm.core.step import ScheduledSequence, StepResult
+from anllm.runner.logprobs import LOWEST_LOGPROB, token_logprobs
 from anllm.runner.noise import device_noise, host_noise, row_keys
 from anllm.runner.seen import Seen
 
 NOT_A_NUMBER = -1  # the "token" of a row whose logits are not numbers
 SMALLEST_TEMPERATURE = 1e-6  # below it nothing changes any more, but 1 / temperature would leave float32
-LOWEST_LOGPROB = -9999.0  # what OpenAI's API has for "next to impossible"; JSON has no minus infinity
 
 
 class Drawn(Protocol):
@@ -37,6 +37,11 @@ class Drawn(Protocol):
     @property
     def tokens(self) -> mx.array:
         """int32 [rows]; NOT_A_NUMBER where the logits are broken."""
+        ...
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What is to be computed."""
         ...
 
     def read(self) -> StepResult:
@@ -83,6 +88,10 @@ class HostDrawn:
     @property
     def tokens(self) -> mx.array:
         return mx.array(list(self.result.token_ids), mx.int32)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return []
 
     def read(self) -> StepResult:
         return self.result
@@ -181,7 +190,9 @@ class DeviceDrawn:
         self._asking = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
         self._numbers = [rows[i].params.logprobs or 0 for i in self._asking]
         if self._asking:
-            self._sampled, self._likeliest, self._top = self._logprobs(logits[mx.array(self._asking)])
+            asking = mx.array(self._asking)
+            drawn = mx.maximum(tokens[asking], 0)
+            self._sampled, self._likeliest, self._top = token_logprobs(logits[asking], drawn, max(self._numbers))
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -197,18 +208,6 @@ class DeviceDrawn:
         for row, sampled, ids, values, number in zip(self._asking, *cast("Any", columns), strict=True):
             told[row] = TokenLogprobs(sampled, tuple(zip(ids[:number], values[:number], strict=True)))
         return StepResult(token_ids, told)
-
-    def _logprobs(self, logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-        """logits: [asking, vocab]. Log probabilities of the sampled tokens [asking], and the most likely tokens with
-        theirs, [asking, most that anybody asks for]."""
-        logprobs = mx.maximum(logits - mx.logsumexp(logits, axis=-1, keepdims=True), LOWEST_LOGPROB)
-        tokens = mx.maximum(self.tokens[mx.array(self._asking)], 0)
-        sampled = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
-        most = max(min(max(self._numbers), logits.shape[-1]), 1)
-        likeliest = mx.argpartition(-logprobs, most - 1, axis=-1)[:, :most]
-        order = mx.argsort(-mx.take_along_axis(logprobs, likeliest, axis=-1), axis=-1)
-        likeliest = mx.take_along_axis(likeliest, order, axis=-1)
-        return sampled, likeliest, mx.take_along_axis(logprobs, likeliest, axis=-1)
 
 
 class DeviceSampler:

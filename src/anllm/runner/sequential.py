@@ -37,8 +37,9 @@ class SequentialForward:
             self._caches[entry.slot] = make_prompt_cache(self._model)
         cache = self._caches[entry.slot]
         tokens = mx.array([entry.token_ids])
-        if entry.sample:
-            logits = self._head(tokens, cache, [0], [len(entry.token_ids) - 1])
+        wanted = entry.logit_positions
+        if wanted:
+            logits = self._head(tokens, cache, [0] * len(wanted), wanted)
             mx.eval(logits)
             return logits
         self._head.skip(tokens, cache)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import repeat
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Failed, Finished, StepEvents, Tokens
+from anllm.core.events import Failed, Finished, PromptLogprobs, StepEvents, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.core.sequence import Sequence, SequenceStatus
 from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult
@@ -21,6 +21,8 @@ from anllm.scheduler.policy import PrefillPace, share_prefill
 
 # Rows are taken this much longer than needed now, so that short answers never move to a larger row.
 HEADROOM_TOKENS = 256
+# Logits of a whole vocabulary for each scored token: so many of them at a time take 130 MB in the largest ones.
+MAX_SCORED_TOKENS = 256
 # So many waiting sequences are looked at in one step; more could not start in it anyway.
 MAX_CANDIDATES = 64
 
@@ -104,15 +106,20 @@ class Scheduler:
     def update(self, plan: StepPlan, result: StepResult, now_s: float) -> StepEvents:
         """Take in what the runner computed: new tokens, finished sequences, freed slots."""
         self._observe(plan, now_s)
+        prompts: list[PromptLogprobs] = []
         tokens: list[Tokens] = []
         finished: list[Finished] = []
         failed: list[Failed] = []
         sampled = iter(result.token_ids)
         told = iter(result.logprobs or repeat(None))
+        scored = iter(result.prompt_logprobs)
         for scheduled in plan.scheduled:
             token_id = next(sampled) if scheduled.sample else None
             logprobs = next(told) if scheduled.sample else None
+            of_prompt = next(scored) if scheduled.scored_token_ids else None
             sequence = self._sequences.get(scheduled.request_id)
+            if sequence is not None and of_prompt is not None:
+                prompts.append(PromptLogprobs(sequence.request_id, of_prompt))
             if sequence is None or token_id is None:  # it ended while the step ran, or its prompt goes on
                 continue
             sequence.num_pending -= 1
@@ -126,7 +133,7 @@ class Scheduler:
             if reason is not None:
                 finished.append(Finished(sequence.request_id, reason, sequence.num_cached_tokens))
                 self._end(sequence)
-        return StepEvents(tuple(tokens), tuple(finished), tuple(failed))
+        return StepEvents(tuple(tokens), tuple(finished), tuple(failed), tuple(prompts))
 
     # -- further verbs -------------------------------------------------------------------------------------------------
 
@@ -207,13 +214,16 @@ class Scheduler:
                 waiting = []
         candidates = under_way + waiting
         shares = share_prefill([s.num_uncomputed_tokens for s in candidates], self._prefill_budget(len(taken)))
-        scheduled = []
-        for sequence, share in zip(candidates, shares, strict=True):
+        scheduled: list[ScheduledSequence] = []
+        scorable = MAX_SCORED_TOKENS
+        for sequence, wanted in zip(candidates, shares, strict=True):
+            share = min(wanted, sequence.longest_chunk(scorable))
             if share == 0:
                 continue
             if sequence.slot is None and not self._admit(sequence):
                 break  # who came later does not overtake for memory, so that nobody waits for ever
             scheduled.append(self._scheduled(sequence, share))
+            scorable -= len(scheduled[-1].scored_token_ids)
         return scheduled
 
     def _prefill_budget(self, num_decodes: int) -> int:
@@ -253,8 +263,10 @@ class Scheduler:
             params=sequence.request.params,
             num_prompt_tokens=sequence.num_prompt_tokens,
             banned_token_ids=self._banned(sequence),
+            scored_token_ids=sequence.tokens_to_score(start, start + num_tokens),
         )
         sequence.num_computed_tokens = scheduled.end
+        sequence.num_scored_tokens += len(scheduled.scored_token_ids)
         sequence.num_pending += scheduled.sample
         return scheduled
 

@@ -43,6 +43,15 @@ class Generated(BaseModel):
     usage: UsageAnswer
 
 
+class RankedToken(BaseModel):
+    logprob: Logprob
+    rank: Count
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, RankedToken] | None]
+
+
 class AssistantMessage(BaseModel):
     role: Literal["assistant"]
     content: str
@@ -78,6 +87,7 @@ class ChatCompletion(Generated):
     choices: Annotated[list[ChatChoice], Field(min_length=1)]
     service_tier: Literal["default"] = "default"
     prompt_token_ids: list[Count] = []
+    prompt_logprobs: PromptLogprobs = []
 
 
 class CompletionLogprobs(BaseModel):
@@ -94,6 +104,7 @@ class CompletionChoice(BaseModel):
     finish_reason: Literal["stop", "length"]
     token_ids: list[Count] = []
     prompt_token_ids: list[Count] = []
+    prompt_logprobs: PromptLogprobs = []
 
 
 class Completion(Generated):

@@ -6,11 +6,13 @@ import json
 import secrets
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from anllm.core.events import TokenLogprobs
 from anllm.server.generation import Usage
 from anllm.server.sse import event, to_ascii_json
+from anllm.text.interface import Tokenizer
 
 _MIN_LOGPROB = -9999.0  # OpenAI's, for what is impossible
 quote = json.encoder.encode_basestring_ascii  # a text as a JSON string in ASCII
@@ -82,6 +84,28 @@ class ChunkFrame:
 def bounded_logprob(logprob: float) -> float:
     """A number that JSON has, from -9999 to 0, whatever the arithmetic gave."""
     return min(logprob, 0.0) if logprob > _MIN_LOGPROB else _MIN_LOGPROB
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], num_top: int
+) -> list[dict[str, object] | None]:
+    """vLLM's form: for each token of a prompt a map from token ids to what the model thought of them, the token's own
+    first; null for the first token. num_top: how many of the most likely ones are in it."""
+    told: list[dict[str, object] | None] = [None]
+    for token_id, own in zip(token_ids[1:], logprobs, strict=True):
+        ranked = [(token_id, own.logprob, own.rank)]
+        ranked += [(i, logprob, rank) for rank, (i, logprob) in enumerate(own.top[:num_top], 1) if i != token_id]
+        told.append(
+            {
+                str(i): {
+                    "logprob": bounded_logprob(logprob),
+                    "rank": rank,
+                    "decoded_token": printable(tokenizer.token_bytes(i)),
+                }
+                for i, logprob, rank in ranked
+            }
+        )
+    return told
 
 
 def printable(raw: bytes) -> str:

@@ -25,6 +25,8 @@ def check_shared_rules(request: GenerationRequest, model: LoadedModel, config: S
     _check_stop(stop_strings(request), config.max_stop_strings)
     if request.stream_options is not None and not request.stream:
         raise invalid("stream_options", "is only allowed when 'stream' is true", None)
+    if request.prompt_logprobs is not None and request.stream:
+        raise invalid("prompt_logprobs", "is only allowed when 'stream' is false", None, given=request.prompt_logprobs)
     _check_logit_bias(request.logit_bias or {}, model.tokenizer.vocab_size)
     for name in ("stop_token_ids", "allowed_token_ids"):
         for index, token_id in enumerate(getattr(request, name) or ()):
@@ -70,9 +72,11 @@ def to_prompts(
     max_tokens: int | None,
     logprobs: int | None,
     param: str,
+    echoes_logprobs: bool = False,
 ) -> Prompts:
     """The prompts with their sampling. A limit above what the context leaves is lowered to it; each prompt must leave
-    room for one token. `param` is the field that the prompts came from."""
+    room for one token. `param` is the field that the prompts came from. echoes_logprobs: what `logprobs` asks for is
+    wanted of the prompts, too, and of each token."""
     for ids in token_ids:
         if len(ids) >= model.max_model_len:
             raise ContextLengthError(len(ids), model.max_model_len, param=param)
@@ -100,9 +104,16 @@ def to_prompts(
         allowed_token_ids=tuple(request.allowed_token_ids or ()),
         min_tokens=min(request.min_tokens or 0, model.max_model_len),
         logprobs=logprobs,
+        prompt_logprobs=max(
+            (n for n in (request.prompt_logprobs, logprobs if echoes_logprobs else None) if n is not None), default=None
+        ),
     )
     return Prompts(
-        tuple(token_ids), sampling, is_empty=max_tokens == 0, returns_token_ids=bool(request.return_token_ids)
+        tuple(token_ids),
+        sampling,
+        is_empty=max_tokens == 0,
+        returns_token_ids=bool(request.return_token_ids),
+        keeps_silent=echoes_logprobs,
     )
 
 

@@ -52,7 +52,6 @@ _NOT_WORTH_LOGGING = frozenset(
 
 # Field -> values that mean the same as leaving it out. Any other value would change the output: refused.
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "prompt_logprobs": (),
     "priority": (0,),
     "structured_outputs": (),
     "guided_json": (),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anllm.core.events import Finished, Tokens
+from anllm.core.events import Finished, PromptLogprobs, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.client import EngineClient, Event
 from anllm.errors import from_engine
@@ -24,17 +24,20 @@ from anllm.text.output import TextOutput
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What to generate: `sampling.n` answers to each prompt. With max_tokens 0 nothing is, as `is_empty` says.
+    """What to generate: `sampling.n` answers to each prompt. With max_tokens 0 nothing is, as `is_empty` says; prompts
+    may be scored all the same.
 
     token_ids: one tuple a prompt; none is empty.
     sampling: for all of them. Its seed None lets one be drawn.
     returns_token_ids: answers come with the ids of their tokens.
+    keeps_silent: with log probabilities, tokens without text come too.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
     sampling: SamplingParams
     is_empty: bool = False
     returns_token_ids: bool = False
+    keeps_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Update:
     """New text of answer `index`, its tokens if log probabilities were asked for, and in the last one why it ended.
 
     token_ids: if they were asked for, of the tokens that came meanwhile; the text of the last ones may be held back.
+    prompt_logprobs: if they were asked for, those of the whole prompt, from its second token on; once.
     """
 
     index: int
@@ -49,16 +53,18 @@ class Update:
     finish_reason: FinishReason | None
     tokens: Sequence[TextToken] = ()
     token_ids: Sequence[int] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """A whole answer. prompt_logprobs: from the prompt's second token on; none if not asked for."""
 
     text: str
     finish_reason: FinishReason
     tokens: Sequence[TextToken] = ()
     token_ids: Sequence[int] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,8 @@ class _Choice:
     pending: list[str] = field(default_factory=list)  # text that the reader has not taken
     pending_tokens: list[TextToken] = field(default_factory=list)
     pending_ids: list[int] = field(default_factory=list)  # of tokens that the reader has not heard of, if it wants them
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    is_prompt_due: bool = False  # all of them are there, and the reader has not taken them
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
 
@@ -92,6 +100,7 @@ class Generation:
         own_ends = frozenset[int]() if sampling.ignore_eos else tokenizer.eos_token_ids
         end_token_ids = own_ends | frozenset(sampling.stop_token_ids)
         self._loop = asyncio.get_running_loop()  # asking for it is a system call
+        self.tokenizer = tokenizer
         self._client = client
         self._prompts = prompts
         self._choices = [
@@ -103,6 +112,7 @@ class Generation:
                     includes_stop=sampling.include_stop_str_in_output,
                     skips_special=sampling.skip_special_tokens,
                     has_logprobs=sampling.logprobs is not None,
+                    keeps_silent=prompts.keeps_silent,
                 )
             )
             for _ in range(len(prompts.token_ids) * sampling.n)
@@ -143,7 +153,11 @@ class Generation:
         """Hand all sequences to the engine, or none. Raises QueueFullError or NotReadyError."""
         requests = self._requests()
         self._open = {request.request_id: index for index, request in enumerate(requests)}
-        if self._prompts.is_empty:
+        scores_prompts = self._prompts.sampling.prompt_logprobs is not None
+        if scores_prompts:
+            for index in range(len(self._choices)):
+                self._look_at_prompt(index)  # of a single token there is nothing to tell
+        if self._prompts.is_empty and not scores_prompts:
             for request_id in list(self._open):
                 self._end(request_id, FinishReason.LENGTH)
         else:
@@ -179,8 +193,10 @@ class Generation:
         for index in self._touched:
             choice = self._choices[index]
             text = "".join(choice.pending)
-            batch.append(Update(index, text, choice.finish_reason, choice.pending_tokens, choice.pending_ids))
+            prompt = choice.prompt_logprobs if choice.is_prompt_due else None
+            batch.append(Update(index, text, choice.finish_reason, choice.pending_tokens, choice.pending_ids, prompt))
             choice.pending, choice.pending_tokens, choice.pending_ids = [], [], []
+            choice.is_prompt_due = False
         self._touched.clear()
         return batch
 
@@ -195,6 +211,7 @@ class Generation:
                 choice.finish_reason or FinishReason.STOP,
                 choice.pending_tokens,
                 choice.pending_ids,
+                choice.prompt_logprobs,
             )
             for choice in self._choices
         ]
@@ -231,7 +248,12 @@ class Generation:
             self._fail(error)
 
     def _apply(self, event: Event, index: int, choice: _Choice) -> None:
-        if isinstance(event, Tokens):
+        if isinstance(event, PromptLogprobs):
+            choice.prompt_logprobs += event.logprobs
+            self._look_at_prompt(index)
+        elif isinstance(event, Tokens):
+            if self._prompts.is_empty:
+                return  # drawn since the engine draws at least one
             if self.first_token_s is None:
                 self.first_token_s = time.monotonic()
             num_before = choice.output.num_tokens
@@ -244,15 +266,25 @@ class Generation:
         elif isinstance(event, Finished):
             choice.num_cached_tokens = event.num_cached_tokens
             self._add_text(index, choice, choice.output.finish())
-            self._end(event.request_id, FinishReason.STOP if choice.output.stopped else event.finish_reason)
+            is_stop = event.finish_reason is FinishReason.STOP or choice.output.stopped
+            reason = FinishReason.STOP if is_stop and not self._prompts.is_empty else FinishReason.LENGTH
+            self._end(event.request_id, reason)
         else:
             self._fail(from_engine(event.error, event.message))
 
+    def _look_at_prompt(self, index: int) -> None:
+        """Tell the reader once all of the prompt has been scored."""
+        choice = self._choices[index]
+        if len(choice.prompt_logprobs) == len(self.prompt_token_ids(index)) - 1:
+            choice.is_prompt_due = True
+            self._touched[index] = None
+            self.wake()
+
     def _add_text(self, index: int, choice: _Choice, text: str) -> None:
-        if text:
+        tokens = choice.output.take_tokens() if choice.output.has_logprobs else ()
+        if text or tokens:
             choice.pending.append(text)
-            if choice.output.has_logprobs:
-                choice.pending_tokens += choice.output.take_tokens()
+            choice.pending_tokens += tokens
             self._touched[index] = None
             self.wake()
 

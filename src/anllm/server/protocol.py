@@ -104,7 +104,7 @@ class GenerationRequest(RequestModel):
     min_tokens: Count | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    prompt_logprobs: Integer | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20), INTEGRAL] | None = None
     return_token_ids: bool | None = None
     priority: Integer | None = None
     cache_salt: str | None = None

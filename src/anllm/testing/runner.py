@@ -43,6 +43,15 @@ def _logprobs(scheduled: ScheduledSequence, token: int) -> TokenLogprobs | None:
     return TokenLogprobs(-0.5, top)
 
 
+def _prompt_logprobs(scheduled: ScheduledSequence) -> tuple[TokenLogprobs, ...]:
+    """Made up: by the token that comes before, the second most likely one, with the most likely ones in front."""
+    number = scheduled.params.prompt_logprobs or 0
+    return tuple(
+        TokenLogprobs(-1 - before % 64, tuple(((token + 1 - i) % 256, -i - before % 64) for i in range(number)), 2)
+        for before, token in zip(scheduled.token_ids, scheduled.scored_token_ids, strict=False)
+    )
+
+
 class FakeStep:
     """A step of a FakeRunner, which is done when it is submitted."""
 
@@ -106,7 +115,8 @@ class FakeRunner:
         told = [
             _logprobs(s, token) for s, (_, token) in zip((s for s in plan.scheduled if s.sample), computed, strict=True)
         ]
-        return StepResult([token for _, token in computed], told if any(told) else ())
+        scored = [_prompt_logprobs(s) for s in plan.scheduled if s.scored_token_ids]
+        return StepResult([token for _, token in computed], told if any(told) else (), scored)
 
     def release(self) -> None:
         pass

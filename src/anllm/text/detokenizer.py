@@ -27,7 +27,8 @@ class IncrementalDetokenizer:
     """Joined, what add() and finish() return is what decoding all tokens at once returns, these special tokens skipped.
 
     Two exceptions. U+FFFD at the very end becomes a single one. And where the bytes of a byte-fallback tokenizer turn
-    out to be broken, decoding at once gives U+FFFD for a whole run of them: characters of the run that are out stay.
+    out to be broken, decoding at once gives U+FFFD for a whole run of them: characters of the run that are out stay,
+    and behind a space among those the run may get one U+FFFD more.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ class TextOutput:
     skips_special: special tokens give no text; else they are written out.
     has_logprobs: each token comes with what the model thought of it, which take_tokens() gives with the token's text.
         Text then goes out by whole tokens.
+    keeps_silent: take_tokens() gives tokens without text, too, ends among them.
     """
 
     def __init__(
@@ -33,12 +34,13 @@ class TextOutput:
         includes_stop: bool = False,
         skips_special: bool = True,
         has_logprobs: bool = False,
+        keeps_silent: bool = False,
     ) -> None:
         self.has_logprobs = has_logprobs
         self._detokenizer = tokenizer.detokenizer(skip_special_tokens=skips_special)
         self._matcher = StopMatcher(stop, includes_match=includes_stop) if stop else None
         self._end_token_ids = end_token_ids
-        self._alignment = TokenAlignment(tokenizer) if has_logprobs else None
+        self._alignment = TokenAlignment(tokenizer, keeps_silent=keeps_silent) if has_logprobs else None
         self._num_tokens = 0
         self._stopped = False
 
@@ -67,6 +69,8 @@ class TextOutput:
                 if self._alignment is not None:
                     self._alignment.add(token_id, logprobs[index], text, self._detokenizer.num_held)
                 pieces.append(self._match(text))
+            elif self._alignment is not None and self._alignment.keeps_silent:
+                self._alignment.add(token_id, logprobs[index], "", self._detokenizer.num_held)
         return self._release("".join(pieces), is_end=self._stopped)
 
     def finish(self) -> str:

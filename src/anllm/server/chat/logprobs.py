@@ -15,6 +15,7 @@ def chat_logprobs(tokens: Sequence[TextToken]) -> dict[str, object]:
 
 def _token(token: TextToken) -> dict[str, object]:
     top = [_entry(raw, logprob) for raw, logprob in token.top]
+    assert token.logprob is not None  # it is no prompt's
     return {**_entry(token.raw, token.logprob), "top_logprobs": top}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from anllm.server.answers import AnswerHead, ChunkFrame, quote, usage_fields
+from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs, quote, usage_fields
 from anllm.server.chat.logprobs import chat_logprobs
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.generation import Answer, Generation, Update
@@ -23,6 +23,7 @@ class ChatAnswer:
         self._options = request.stream_options or StreamOptions()
         self._has_logprobs = bool(request.logprobs)
         self._has_token_ids = bool(request.return_token_ids)
+        self._num_prompt_top = request.prompt_logprobs
         self._generation = generation
 
     def whole(self, answers: list[Answer]) -> bytes:
@@ -32,8 +33,16 @@ class ChatAnswer:
                 "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
                 "usage": usage_fields(self._generation.usage),
                 **({"prompt_token_ids": self._generation.prompt_token_ids(0)} if self._has_token_ids else {}),
+                **self._prompt_logprobs(answers[0]),
             }
         )
+
+    def _prompt_logprobs(self, answer: Answer) -> dict[str, object]:
+        if self._num_prompt_top is None:
+            return {}
+        token_ids, tokenizer = self._generation.prompt_token_ids(0), self._generation.tokenizer
+        told = prompt_logprobs(tokenizer, token_ids, answer.prompt_logprobs, self._num_prompt_top)
+        return {"prompt_logprobs": told}
 
     def chunks(self) -> ChatChunks:
         frame = ChunkFrame(

@@ -37,13 +37,20 @@ def plan_completion(body: JsonObject, model: LoadedModel, config: ServerConfig) 
     prompts = _separate_prompts(request.prompt, model.max_model_len)
     check_shared_rules(request, model, config)
     _check_best_of(request)
-    _check_echo(request)
     refuse_unsupported(body, NEUTRAL_COMPLETION_VALUES)
     token_ids = [_prompt_ids(prompt, model) for prompt in prompts]
     max_tokens = _DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     return CompletionPlan(
         request,
-        to_prompts(request, token_ids, model, max_tokens=max_tokens, logprobs=request.logprobs, param="prompt"),
+        to_prompts(
+            request,
+            token_ids,
+            model,
+            max_tokens=max_tokens,
+            logprobs=request.logprobs,
+            param="prompt",
+            echoes_logprobs=bool(request.echo) and request.logprobs is not None,
+        ),
         echoes=tuple(_text(prompt, model) if request.echo else "" for prompt in prompts),
         offsets=tuple(0 if request.logprobs is None else len(_text(prompt, model)) for prompt in prompts),
     )
@@ -125,14 +132,3 @@ def _check_best_of(request: CompletionRequest) -> None:
     if request.best_of < n:
         raise invalid("best_of", f"must be >= n, which is {n}", None, given=request.best_of)
     raise unsupported("best_of")
-
-
-def _check_echo(request: CompletionRequest) -> None:
-    """Log probabilities of the prompt are not there yet."""
-    if request.echo and request.logprobs is not None:
-        raise InvalidRequestError(
-            "Unsupported parameter: 'logprobs' together with 'echo' is known, but this server can't do it yet. Please "
-            "leave one of them out.",
-            param="logprobs",
-            code="unsupported_parameter",
-        )

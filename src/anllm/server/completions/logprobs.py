@@ -8,23 +8,26 @@ from anllm.server.answers import bounded_logprob, printable
 from anllm.text.alignment import TextToken
 
 
-def completion_logprobs(tokens: Sequence[TextToken], num_top: int, offset: int) -> dict[str, object]:
+def completion_logprobs(num_top: int, *parts: tuple[Sequence[TextToken], int]) -> dict[str, object]:
     """Four arrays, one element a token. num_top 0 gives no alternatives.
 
-    offset: characters before the answer's text, those of the prompt.
+    parts: tokens, and the characters before the text that they make: of an answer, or of a prompt and its answer.
     """
+    tokens = [token for part, _ in parts for token in part]
     return {
         "tokens": [_text(token.raw) for token in tokens],
-        "token_logprobs": [bounded_logprob(token.logprob) for token in tokens],
-        "top_logprobs": [_top(token) for token in tokens] if num_top else None,
-        "text_offset": [offset + token.start for token in tokens],
+        "token_logprobs": [None if token.logprob is None else bounded_logprob(token.logprob) for token in tokens],
+        "top_logprobs": [_top(token, num_top) for token in tokens] if num_top else None,
+        "text_offset": [offset + token.start for part, offset in parts for token in part],
     }
 
 
-def _top(token: TextToken) -> dict[str, float]:
-    """Of tokens with equal texts the better one. The token itself is always there."""
+def _top(token: TextToken, num_top: int) -> dict[str, float] | None:
+    """Of tokens with equal texts the better one. The token itself is always there; the first of a prompt has none."""
+    if token.logprob is None:
+        return None
     top: dict[str, float] = {}
-    for raw, logprob in (*token.top, (token.raw, token.logprob)):
+    for raw, logprob in (*token.top[:num_top], (token.raw, token.logprob)):
         text = _text(raw)
         top[text] = max(bounded_logprob(logprob), top.get(text, bounded_logprob(logprob)))
     return top
