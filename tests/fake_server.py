@@ -87,7 +87,10 @@ class RealServer:
 
     client: EngineClient
 
-    def __init__(self, runner: FakeRunner, gate: Gate, config: SchedulerConfig) -> None:
+    def __init__(
+        self, runner: FakeRunner, gate: Gate, config: SchedulerConfig, server_config: ServerConfig | None = None
+    ) -> None:
+        self._server_config = server_config or ServerConfig()
         self.runner = runner
         self.gate = gate
         self._config = config
@@ -113,7 +116,7 @@ class RealServer:
 
     async def _serve(self) -> None:
         async with running_client(self.runner, self._config) as self.client:
-            app = create_app(make_service(self.client), ServerConfig())
+            app = create_app(make_service(self.client), self._server_config)
             self._web = uvicorn.Server(
                 uvicorn.Config(
                     app,

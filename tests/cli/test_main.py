@@ -99,7 +99,7 @@ def test_every_option_has_its_place(launched: Launched) -> None:
         "org/name --host 0.0.0.0 --port 9 --served-model-name m --max-model-len 99 --max-num-seqs 3 "
         "--max-num-batched-tokens 100 --decode-token-budget 50 --max-num-waiting 7 --memory-fraction 0.5 "
         "--kv-memory 8G --weights as-is --execution sequential --blas /b.so --max-n 2 --max-stop-strings 5 "
-        "--max-body 1M --keep-alive 2.5 --drain-timeout 1"
+        "--max-body 1M --body-timeout 3 --keep-alive 2.5 --drain-timeout 1"
     )
     config = config_of(launched, *line.split())
     assert config.model == ModelConfig("org/name", "m", 99, Weights.AS_IS, Execution.SEQUENTIAL, "/b.so")
@@ -107,7 +107,7 @@ def test_every_option_has_its_place(launched: Launched) -> None:
     scheduler = config.scheduler
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 100)
     assert (scheduler.decode_token_budget, scheduler.max_num_waiting) == (50, 7)
-    assert config.server == ServerConfig("0.0.0.0", 9, 1 << 20, 2, 5, 2.5, 1.0)
+    assert config.server == ServerConfig("0.0.0.0", 9, 1 << 20, 3.0, 2, 5, 2.5, 1.0)
 
 
 def test_options_come_from_the_environment_too(launched: Launched) -> None:

@@ -71,7 +71,7 @@ def test_the_capital_of_france(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [5, 24])
-def test_streamed_and_whole_answers_are_the_same(client: openai.OpenAI, max_tokens: int) -> None:
+def test_B_2_streamed_and_whole_answers_are_the_same(client: openai.OpenAI, max_tokens: int) -> None:
     """Cut by the limit, and ended by the model."""
     whole = ask(client, temperature=0, max_tokens=max_tokens)
     chunks = list(
@@ -85,7 +85,7 @@ def test_streamed_and_whole_answers_are_the_same(client: openai.OpenAI, max_toke
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
 
 
-def test_streamed_and_whole_completions_are_the_same(client: openai.OpenAI) -> None:
+def test_B_2_streamed_and_whole_completions_are_the_same(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {"model": MODEL, "prompt": ["The sky is", "Water"], "temperature": 0, "max_tokens": 12}
     whole = client.completions.create(**options)
     texts = ["", ""]
@@ -96,7 +96,7 @@ def test_streamed_and_whole_completions_are_the_same(client: openai.OpenAI) -> N
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_stop_strings_may_lie_across_tokens(
+def test_C089_C_1_stop_strings_may_lie_across_tokens(
     client: openai.OpenAI, reference: tuple[Answer, ...], tokenizer: Tokenizer, is_stream: bool
 ) -> None:
     """From the middle of one token to the middle of the next one but one."""
@@ -125,7 +125,7 @@ def test_several_answers_to_one_prompt(client: openai.OpenAI) -> None:
     assert same.choices[0].message.content == same.choices[1].message.content
 
 
-def test_a_seed_repeats_an_answer_whatever_else_runs(client: openai.OpenAI) -> None:
+def test_C086_D_5_a_seed_repeats_an_answer_whatever_else_runs(client: openai.OpenAI) -> None:
     options = {"temperature": 1.0, "max_tokens": 16}
     alone = [text_of(client, POEM, seed=seed, **options) for seed in (1, 2)]
     with ThreadPoolExecutor(8) as pool:

@@ -70,7 +70,7 @@ def refusal(*arguments: str) -> str:
     return lines[0].removeprefix("Error: ")
 
 
-def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+def test_J_5_a_port_in_use_is_told_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run_command("serve", "--port", str(port), timeout_s=15)
@@ -145,7 +145,7 @@ def test_an_engine_that_is_killed_comes_back(tiny_folder: Path, tmp_path: Path) 
         assert completion(server).status_code == 200
 
 
-def test_sigterm_lets_short_streams_finish_and_tells_long_ones(tiny_folder: Path, tmp_path: Path) -> None:
+def test_C207_J_4_sigterm_lets_short_streams_finish_and_tells_long_ones(tiny_folder: Path, tmp_path: Path) -> None:
     with RunningServer(tmp_path, str(tiny_folder), "--drain-timeout", "3") as server:
         server.wait_for(200)
         engine = server.engine_pid()
@@ -186,7 +186,7 @@ def test_requests_that_do_not_say_get_what_the_model_suggests(tiny_folder: Path,
             assert (len(texts) == 1) == is_greedy
 
 
-def test_a_second_signal_ends_at_once(tiny_folder: Path, tmp_path: Path) -> None:
+def test_J_4_a_second_signal_ends_at_once(tiny_folder: Path, tmp_path: Path) -> None:
     with RunningServer(tmp_path, str(tiny_folder), "--drain-timeout", "60") as server:
         server.wait_for(200)
         engine = server.engine_pid()
@@ -208,7 +208,7 @@ def test_a_server_that_is_killed_leaves_no_engine_behind(tiny_folder: Path, tmp_
         wait_until(lambda: not is_alive(engine))
 
 
-def test_sigterm_while_loading_ends_in_peace(tiny_folder: Path, tmp_path: Path) -> None:
+def test_J_4_sigterm_while_loading_ends_in_peace(tiny_folder: Path, tmp_path: Path) -> None:
     with RunningServer(tmp_path, str(tiny_folder)) as server:
         server.wait_for(503)
         server.process.send_signal(signal.SIGTERM)

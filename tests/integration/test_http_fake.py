@@ -59,7 +59,7 @@ def answer(response: httpx.Response) -> tuple[str, str]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("max_num_seqs", [3, 128])
-async def test_64_requests_at_once_are_each_answered_as_alone(max_num_seqs: int) -> None:
+async def test_G_3_64_requests_at_once_are_each_answered_as_alone(max_num_seqs: int) -> None:
     config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=100)
     async with in_process(make_runner(letters_and_ends), config) as server:
         requests = bodies(64)
@@ -79,7 +79,7 @@ async def test_usage_counts_the_tokens() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_full_queue_is_429_with_retry_after_and_room_again_later(is_stream: bool) -> None:
+async def test_G_9_a_full_queue_is_429_with_retry_after_and_room_again_later(is_stream: bool) -> None:
     gate = Gate()
     config = SchedulerConfig(max_num_seqs=2, max_num_waiting=2)
     async with in_process(make_runner(before_run=gate), config) as server:
@@ -188,7 +188,7 @@ async def test_a_stop_string_ends_the_generation(is_stream: bool) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("endpoint", [CHAT, COMP])
-async def test_a_failing_step_is_500_or_an_error_in_the_stream_and_the_others_go_on(endpoint: str) -> None:
+async def test_G_1_a_failing_step_is_500_or_an_error_in_the_stream_and_the_others_go_on(endpoint: str) -> None:
     marker = tuple(b"BOOM")
 
     def fails(plan: StepPlan) -> bool:
@@ -220,7 +220,7 @@ async def test_a_failing_step_is_500_or_an_error_in_the_stream_and_the_others_go
 
 
 @pytest.mark.anyio
-async def test_health_and_models_answer_while_the_engine_is_busy() -> None:
+async def test_J_3_health_and_models_answer_while_the_engine_is_busy() -> None:
     gate = Gate()
     async with in_process(make_runner(before_run=gate)) as server:
         gate.shut()
@@ -299,7 +299,9 @@ def read_all(connection: socket.socket) -> tuple[bytes, str]:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("endpoint", [CHAT, COMP])
-def test_a_client_that_leaves_while_it_is_answered_frees_its_slot(start: Start, endpoint: str, is_stream: bool) -> None:
+def test_C135_G_5_a_client_that_leaves_while_it_is_answered_frees_its_slot(
+    start: Start, endpoint: str, is_stream: bool
+) -> None:
     server = start(ONE_SEAT)
     body = (chat_body if endpoint == CHAT else comp_body)(max_tokens=8000, stream=is_stream)
     with server.connect() as connection:
@@ -317,7 +319,7 @@ def test_a_client_that_leaves_while_it_is_answered_frees_its_slot(start: Start, 
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_client_that_leaves_during_prefill_frees_its_slot(start: Start, is_stream: bool) -> None:
+def test_G_6_a_client_that_leaves_during_prefill_frees_its_slot(start: Start, is_stream: bool) -> None:
     server = start(SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=16))
     server.gate.shut()
     with server.connect() as connection:
@@ -366,7 +368,7 @@ def test_many_clients_that_leave_at_once_leave_nothing_behind(start: Start) -> N
         assert answer(http.post(COMP, json=body)) == text_alone(body, nearby)
 
 
-def test_a_slow_reader_holds_up_nobody_costs_little_and_gets_all_its_text(start: Start) -> None:
+def test_J_9_a_slow_reader_holds_up_nobody_costs_little_and_gets_all_its_text(start: Start) -> None:
     server = start()
     slow_body, fast_body = (chat_body(messages=message(who), stream=True) for who in ("slow", "fast"))
     slow_body["max_tokens"], fast_body["max_tokens"] = 6000, 200
@@ -409,7 +411,7 @@ def test_bad_requests_do_not_disturb_a_running_stream(start: Start) -> None:
     server.until_idle()
 
 
-def test_64_real_connections_are_each_answered_as_alone(start: Start) -> None:
+def test_G_3_64_real_connections_are_each_answered_as_alone(start: Start) -> None:
     server = start(SchedulerConfig(max_num_seqs=16))
     requests, answers = bodies(64), dict[int, tuple[str, str]]()
 

@@ -109,7 +109,7 @@ def test_streams_side_by_side(llm: LLM) -> None:
 
 @pytest.fixture(scope="module")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with more rows than its tokenizer has tokens (given.md I-9): 49,152 of 50,000."""
+    """A model with more rows than its tokenizer has tokens (I-9): 49,152 of 50,000."""
     from runner.folders import save
 
     folder = tmp_path_factory.mktemp("models") / "padded"

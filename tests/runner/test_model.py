@@ -60,8 +60,10 @@ def refusal(folder: Path, backend: Backend) -> str:
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("bits", [None, 4], ids=["bf16", "4-bit"])
 @pytest.mark.parametrize("kind", ["tied, head in the file", "tied, none", "untied, head in the file"])
-def test_tied_and_untied_heads_load(tmp_path: Path, backend: Backend, kind: str, bits: int | None, shards: int) -> None:
-    """given.md I-8. A head that ships beside tied embeddings is not used, whatever it holds."""
+def test_I_8_tied_and_untied_heads_load(
+    tmp_path: Path, backend: Backend, kind: str, bits: int | None, shards: int
+) -> None:
+    """A head that ships beside tied embeddings is not used, whatever it holds."""
     extra = {"lm_head.weight": mx.ones((128, 64), mx.bfloat16)} if kind.startswith("tied, head") else {}
     made = save(
         tmp_path, bits=bits, dtype=mx.bfloat16, shards=shards, add=extra, tie_word_embeddings=kind.startswith("tied")
@@ -72,7 +74,7 @@ def test_tied_and_untied_heads_load(tmp_path: Path, backend: Backend, kind: str,
 
 
 @pytest.mark.parametrize("bits", [None, 4])
-def test_an_untied_model_without_its_head_is_refused(tmp_path: Path, backend: Backend, bits: int | None) -> None:
+def test_I_8_an_untied_model_without_its_head_is_refused(tmp_path: Path, backend: Backend, bits: int | None) -> None:
     save(tmp_path, bits=bits, drop=("lm_head",))
     assert "lm_head.weight" in refusal(tmp_path, backend)
 

@@ -206,7 +206,7 @@ def test_frequencies_are_the_probabilities(sampler: Sampler, temperature: float,
 
 
 @both
-def test_a_seed_gives_the_same_token_whatever_else_is_in_the_batch(sampler: Sampler) -> None:
+def test_D_5_a_seed_gives_the_same_token_whatever_else_is_in_the_batch(sampler: Sampler) -> None:
     logits = random_logits(8, 500)
     rows = [make_row(seed, index=seed, temperature=0.5 + seed / 8, top_p=1 - seed / 20) for seed in range(8)]
     rows[3] = make_row(temperature=0)
@@ -377,7 +377,7 @@ def test_filters_leave_the_tokens_of_the_slow_way(sampler: Sampler, params: dict
 
 
 @both
-def test_rows_with_and_without_penalties_do_not_touch_each_other(sampler: Sampler) -> None:
+def test_G_2_rows_with_and_without_penalties_do_not_touch_each_other(sampler: Sampler) -> None:
     logits = np.tile(random_logits(1, 50), (3, 1))
     best = int(logits[0].argmax())
     rows = [make_row(temperature=0), make_row(temperature=0, presence_penalty=2), make_row(temperature=0)]
@@ -388,7 +388,7 @@ def test_rows_with_and_without_penalties_do_not_touch_each_other(sampler: Sample
 
 
 @both
-def test_a_bias_of_a_hundred_decides(sampler: Sampler) -> None:
+def test_D_4_a_bias_of_a_hundred_decides(sampler: Sampler) -> None:
     row = make_row(3, temperature=1.0, logit_bias=((17, 100.0),))
     assert list(draw(sampler, random_logits(1, 50), [row]).token_ids) == [17]
 
@@ -433,7 +433,7 @@ def test_nobody_who_asks_gets_no_logprobs(sampler: Sampler) -> None:
 
 
 @both
-def test_tokens_that_the_model_does_not_have_and_extreme_penalties_harm_nobody(sampler: Sampler) -> None:
+def test_I_9_tokens_that_the_model_does_not_have_and_extreme_penalties_harm_nobody(sampler: Sampler) -> None:
     logits = random_logits(3, 50)
     rows = [
         replace(make_row(temperature=0, logit_bias=((49_999, 5.0),)), banned_token_ids=(50,)),

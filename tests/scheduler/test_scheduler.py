@@ -118,7 +118,7 @@ def test_a_sequence_ends(params: dict[str, object], num_tokens: int, reason: Fin
 
 
 @pytest.mark.parametrize("max_tokens", [None, 6, 7, 5000])
-def test_an_answer_is_clamped_to_the_context(max_tokens: int | None) -> None:
+def test_H_7_an_answer_is_clamped_to_the_context(max_tokens: int | None) -> None:
     stepper = Stepper(max_model_len=100)
     stepper.add(make_request(0, 94, max_tokens=max_tokens))
     stepper.run()

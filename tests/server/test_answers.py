@@ -145,13 +145,15 @@ async def test_C151_prompts_times_n(server: Server) -> None:
 async def test_C152_C153_token_prompts(server: Server) -> None:
     await server.comp(prompt=[256, 65, 66])
     await server.comp(prompt="AB")
-    await server.comp(prompt=[[65], [66]])
+    await server.comp(prompt=[[65], [66.0]])
+    await server.comp(prompt=[256.0, 65])
     ids = [request.prompt_token_ids for request in server.client.requests]
-    assert ids == [(256, 65, 66), (256, 65, 66), (65,), (66,)]
+    assert ids == [(256, 65, 66), (256, 65, 66), (65,), (66,), (256, 65)]
+    assert all(type(token) is int for tokens in ids for token in tokens)
 
 
 @pytest.mark.parametrize("prompt", ["AB", [256, 65, 66]])
-async def test_C154_echo(server: Server, prompt) -> None:
+async def test_C154_D_7_echo(server: Server, prompt) -> None:
     assert (await server.comp(prompt=prompt, echo=True)).json()["choices"][0]["text"] == "AB" + ANSWER
 
 

@@ -55,7 +55,7 @@ async def test_C091_no_alternatives_and_C092_none_at_all(server: Server) -> None
 
 
 @pytest.mark.parametrize("value", [-math.inf, math.nan, -1e30, 1e-9])
-async def test_C090_logprobs_are_numbers_from_the_floor_to_zero(server: Server, value: float) -> None:
+async def test_C090_D_2_logprobs_are_numbers_from_the_floor_to_zero(server: Server, value: float) -> None:
     server.client.logprob = lambda token: value
     expected = 0 if value == 1e-9 else -9999
     for body in ((await server.chat(logprobs=True, top_logprobs=1)), (await server.comp(logprobs=1))):
@@ -68,7 +68,7 @@ async def test_C090_logprobs_are_numbers_from_the_floor_to_zero(server: Server, 
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("fields", [{}, {"max_tokens": 20}, {"n": 2, "top_logprobs": 2}])
-async def test_C130_stream_equals_whole_and_each_chunk_covers_its_text(server: Server, fields, stop) -> None:
+async def test_C130_D_6_stream_equals_whole_and_each_chunk_covers_its_text(server: Server, fields, stop) -> None:
     fields = {"logprobs": True, "stop": stop, **fields}
     whole = (await server.chat(**fields)).json()["choices"]
     parts = chunks((await server.chat(stream=True, **fields)).text)

@@ -286,6 +286,16 @@ async def test_documentation_describes_bodies_and_errors(server: Server) -> None
     references = {part.split('"')[0] for part in json.dumps(document).split("#/components/schemas/")[1:]}
     assert references <= schemas.keys()
     assert (await server.http.get("/docs")).status_code == 200
+    assert '"422"' not in json.dumps(document)
+
+
+async def test_documentation_has_the_limits_of_this_server() -> None:
+    server = Server(ServerConfig(max_n=7, max_stop_strings=2))
+    schemas = (await server.http.get("/openapi.json")).json()["components"]["schemas"]
+    for name in ("ChatCompletionRequest", "CompletionRequest"):
+        fields = schemas[name]["properties"]
+        assert fields["n"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 7}
+        assert fields["stop"]["anyOf"][0]["oneOf"][1]["maxItems"] == 2
 
 
 def test_no_mlx_is_imported() -> None:

@@ -23,7 +23,7 @@ SHARED = [
     ("C025_top_p_below", {"top_p": -0.1}, "top_p", "decimal_below_min_value"),
     ("C026_max_tokens_fraction", {"max_tokens": 1.5}, "max_tokens", "invalid_type"),
     ("C026_max_tokens_string", {"max_tokens": "8"}, "max_tokens", "invalid_type"),
-    ("C026_max_tokens_negative", {"max_tokens": -1}, "max_tokens", "integer_below_min_value"),
+    ("C026_C158_max_tokens_negative", {"max_tokens": -1}, "max_tokens", "integer_below_min_value"),
     ("C028_n_zero", {"n": 0}, "n", "integer_below_min_value"),
     ("C028_n_above", {"n": 129}, "n", "integer_above_max_value"),
     ("C028_n_string", {"n": "2"}, "n", "invalid_type"),

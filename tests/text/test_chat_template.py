@@ -98,7 +98,7 @@ def test_further_variables_reach_the_template() -> None:
 
 
 @pytest.mark.parametrize("text", [CHATML, LLAMA2, GEMMA, MISTRAL, PARTS])
-def test_text_parts_render_as_the_joined_string(text: str) -> None:
+def test_E_2_text_parts_render_as_the_joined_string(text: str) -> None:
     template = make_template(text)
     parts = [{"type": "text", "text": "Say the"}, {"type": "text", "text": " word pear."}]
     assert "Say the word pear." in template.render([user(parts)])
@@ -106,7 +106,7 @@ def test_text_parts_render_as_the_joined_string(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [CHATML, LLAMA2, GEMMA, MISTRAL, PARTS])
-def test_developer_renders_as_system(text: str) -> None:
+def test_E_3_developer_renders_as_system(text: str) -> None:
     template = make_template(text)
     developer = {"role": "developer", "content": "Answer MANGO."}
     assert template.render([developer, user("Hi")]) == template.render([system("Answer MANGO."), user("Hi")])
@@ -128,7 +128,9 @@ def test_a_template_that_knows_developer_gets_it() -> None:
     ],
 )
 @pytest.mark.parametrize("text", [CHATML, LLAMA2, GEMMA])
-def test_all_of_a_conversation_reaches_strict_and_lenient_templates(text: str, messages: list[dict[str, Any]]) -> None:
+def test_E_5_all_of_a_conversation_reaches_strict_and_lenient_templates(
+    text: str, messages: list[dict[str, Any]]
+) -> None:
     prompt = make_template(text).render(messages)
     assert all(message["content"] in prompt for message in messages)
 
@@ -152,7 +154,7 @@ def test_a_lone_system_message_is_never_lost() -> None:
     assert "Be brief." in make_template(GEMMA).render([system("Be brief.")])
 
 
-def test_a_conversation_refused_in_all_forms_carries_the_first_message_of_the_template() -> None:
+def test_E_5_a_conversation_refused_in_all_forms_carries_the_first_message_of_the_template() -> None:
     with pytest.raises(InvalidRequestError, match="roles must alternate") as caught:
         make_template(LLAMA2).render([assistant("one"), user("two")])
     assert (caught.value.param, caught.value.status) == ("messages", 400)
@@ -230,7 +232,7 @@ def loaded_text(folder: Path) -> str:
     return template.text
 
 
-def test_sources_are_looked_at_in_order(tmp_path: Path) -> None:
+def test_I_5_sources_are_looked_at_in_order(tmp_path: Path) -> None:
     write_json(tmp_path, "chat_template.json", {"chat_template": "third"})
     assert loaded_text(tmp_path) == "third"
     write_json(tmp_path, "tokenizer_config.json", {"chat_template": "second"})
@@ -239,7 +241,7 @@ def test_sources_are_looked_at_in_order(tmp_path: Path) -> None:
     assert loaded_text(tmp_path) == "first"
 
 
-def test_of_named_templates_the_default_is_taken_else_the_first(tmp_path: Path) -> None:
+def test_I_5_of_named_templates_the_default_is_taken_else_the_first(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
     write_json(tmp_path, "tokenizer_config.json", {"chat_template": named})
     assert loaded_text(tmp_path) == "D"

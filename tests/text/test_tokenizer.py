@@ -41,7 +41,7 @@ def test_special_tokens_are_added_only_when_asked(tmp_path: Path, backend: Token
     assert tokenizer.encode("hello", add_special_tokens=True) == [tokenizer.bos_token_id, *plain]
 
 
-def test_a_text_that_begins_with_bos_gets_no_second_one(tmp_path: Path, backend: Tokenizer) -> None:
+def test_I_6_a_text_that_begins_with_bos_gets_no_second_one(tmp_path: Path, backend: Tokenizer) -> None:
     tokenizer = make_tokenizer(tmp_path, backend)
     plain = tokenizer.encode("<s>hello", add_special_tokens=False)
     assert plain.count(backend.token_to_id("<s>")) == 1
@@ -55,7 +55,7 @@ def test_two_bos_in_the_text_stay_where_the_tokenizer_adds_none(tmp_path: Path, 
     assert tokenizer.encode("<s><s>", add_special_tokens=True) == [tokenizer.bos_token_id] * 2
 
 
-def test_end_tokens_are_those_of_all_files(tmp_path: Path, byte_level: Tokenizer) -> None:
+def test_I_7_end_tokens_are_those_of_all_files(tmp_path: Path, byte_level: Tokenizer) -> None:
     folder = make_folder(
         tmp_path,
         byte_level,
@@ -115,7 +115,7 @@ def test_a_piece_is_the_token_as_the_vocabulary_writes_it(tmp_path: Path, byte_l
     assert tokenizer.piece(10_000_000) == ""
 
 
-def test_sixteen_threads_may_encode_at_once(tmp_path: Path, backend: Tokenizer) -> None:
+def test_G_8_sixteen_threads_may_encode_at_once(tmp_path: Path, backend: Tokenizer) -> None:
     tokenizer = make_tokenizer(tmp_path, backend)
     texts = [f"Hello 世界 number {number} 😀 " * 20 for number in range(16)]
     expected = [tokenizer.encode(text, add_special_tokens=True) for text in texts]

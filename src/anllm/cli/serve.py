@@ -102,6 +102,12 @@ class Size(_IntegerType):
     "--max-body", default=DEFAULT.server.max_body_bytes, type=Size(), help="Longest request body, such as 32M."
 )
 @click.option(
+    "--body-timeout",
+    default=DEFAULT.server.body_timeout_s,
+    type=float,
+    help="Seconds without a byte after which half a request body is refused.",
+)
+@click.option(
     "--keep-alive",
     default=DEFAULT.server.keep_alive_s,
     type=float,
@@ -160,6 +166,7 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             host=options["host"],
             port=options["port"],
             max_body_bytes=options["max_body"],
+            body_timeout_s=options["body_timeout"],
             max_n=options["max_n"],
             max_stop_strings=options["max_stop_strings"],
             keep_alive_s=options["keep_alive"],

@@ -39,6 +39,10 @@ def create_app(service: Service, config: ServerConfig) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.request_models = (ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+    app.limits = {
+        "n": {"integer": {"maximum": config.max_n}},
+        "stop": {"array": {"maxItems": config.max_stop_strings}},
+    }
     app.include_router(health_router(service))
     app.include_router(models_router(service))
     app.include_router(chat_router(service, config))

@@ -8,9 +8,16 @@ from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
+from starlette.types import Message, Receive
 
+from anllm.config import ServerConfig
 from anllm.errors import InvalidRequestError
-from anllm.server.errors import BodyTooLargeError, ClientDisconnectedError, UnsupportedMediaTypeError
+from anllm.server.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    ClientDisconnectedError,
+    UnsupportedMediaTypeError,
+)
 
 JsonObject = dict[str, object]
 T = TypeVar("T")
@@ -19,13 +26,14 @@ T = TypeVar("T")
 _LARGE_BODY_BYTES = 64 * 1024
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
+async def read_body(request: Request, config: ServerConfig) -> bytes:
     """The whole body.
 
-    Raises UnsupportedMediaTypeError and, by Content-Length before a byte is read or else as soon as the limit is
-    passed, BodyTooLargeError. What is left unread then, the HTTP server reads and drops, so that a client that is still
-    sending gets its answer and not a reset.
+    Raises UnsupportedMediaTypeError; BodyTimeoutError if the client stops sending; and, by Content-Length before a byte
+    is read or else as soon as the limit is passed, BodyTooLargeError. What is left unread then, the HTTP server reads
+    and drops, so that a client that is still sending gets its answer and not a reset.
     """
+    max_bytes = config.max_body_bytes
     _check_media_type(request)
     length = request.headers.get("content-length", "")
     if length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):
@@ -33,7 +41,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size_bytes = 0
     while True:
-        message = await request.receive()
+        message = await _receive_in_time(request.receive, config.body_timeout_s)
         if message["type"] == "http.disconnect":
             raise ClientDisconnectedError
         chunk: bytes = message.get("body", b"")
@@ -43,6 +51,16 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
+
+
+async def _receive_in_time(receive: Receive, timeout_s: float) -> Message:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await receive()
+    except TimeoutError:
+        raise BodyTimeoutError(
+            f"The request body did not come to its end: nothing more came for {timeout_s:g} seconds."
+        ) from None
 
 
 async def convert_body(raw: bytes, convert: Callable[[JsonObject], T]) -> T:

@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's, with little written ahead of its reader.
+"""One HTTP connection: uvicorn's, with little written ahead of its reader, and our error object for what is no HTTP.
 
 What a reader has not taken then waits as text in its generation, where it is joined, and not as a frame a token in the
 buffers of this process and of the kernel: a stream that falls behind gets fewer, larger chunks.
@@ -10,7 +10,12 @@ import asyncio
 import contextlib
 import socket
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from anllm.errors import InvalidRequestError
+from anllm.server.context import new_request_id
+from anllm.server.errors import error_object
 
 # What the kernel may hold that it has not put on the wire: some 60 chunks. What is on its way is not counted, so that a
 # long line is still filled.
@@ -27,3 +32,23 @@ class HttpConnection(HttpToolsProtocol):
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             with contextlib.suppress(OSError):  # a kernel that does not know it, a socket that is no TCP
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
+
+    def send_400_response(self, msg: str) -> None:
+        """For bytes that are no request. Nothing can be answered on this connection any more: it is closed."""
+        is_answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not is_answering:  # else these bytes would become part of that answer
+            self.transport.write(_bad_request(msg))
+        self.transport.close()
+
+
+def _bad_request(message: str) -> bytes:
+    request_id = new_request_id()
+    content = msgspec.json.encode(error_object(InvalidRequestError(message), request_id))
+    head = (
+        "HTTP/1.1 400 Bad Request\r\n"
+        "content-type: application/json\r\n"
+        f"content-length: {len(content)}\r\n"
+        f"x-request-id: {request_id}\r\n"
+        "connection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + content

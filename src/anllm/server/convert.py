@@ -11,12 +11,9 @@ from anllm.config import ServerConfig
 from anllm.core.request import SamplingParams
 from anllm.errors import ContextLengthError, ModelNotFoundError
 from anllm.server.generation import Prompts
-from anllm.server.protocol import GenerationRequest
+from anllm.server.protocol import MAX_LOGIT_BIAS, MAX_STOP_CHARS, GenerationRequest
 from anllm.server.service import LoadedModel
 from anllm.server.validation import invalid, missing
-
-_MAX_STOP_CHARS = 1024
-_MAX_LOGIT_BIAS = 100
 
 
 def check_shared_rules(request: GenerationRequest, model: LoadedModel, config: ServerConfig) -> None:
@@ -126,8 +123,8 @@ def _check_stop(stop: tuple[str, ...], max_items: int) -> None:
     for text in stop:
         if not text:
             raise invalid("stop", "must not hold an empty string")
-        if len(text) > _MAX_STOP_CHARS:
-            rule = f"each string must have at most {_MAX_STOP_CHARS} characters, got {len(text)}"
+        if len(text) > MAX_STOP_CHARS:
+            rule = f"each string must have at most {MAX_STOP_CHARS} characters, got {len(text)}"
             raise invalid("stop", rule, "string_above_max_length")
 
 
@@ -137,8 +134,8 @@ def _check_logit_bias(logit_bias: dict[str, object], vocab_size: int) -> None:
         is_id = key.isascii() and key.isdecimal() and len(key) <= 10 and int(key) < vocab_size
         if not is_id:
             raise invalid("logit_bias", f"keys must be token ids from 0 to {vocab_size - 1}", given=key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX_LOGIT_BIAS:
-            rule = f"values must be numbers from -{_MAX_LOGIT_BIAS} to {_MAX_LOGIT_BIAS}"
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > MAX_LOGIT_BIAS:
+            rule = f"values must be numbers from -{MAX_LOGIT_BIAS} to {MAX_LOGIT_BIAS}"
             raise invalid("logit_bias", rule, given=value)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,10 +16,13 @@ _REF = "#/components/schemas/{model}"
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "The request is wrong; `param` names the field."},
+    403: {"model": ErrorResponse, "description": "A foreign Host header on a loopback address."},
     404: {"model": ErrorResponse, "description": "The model is not served here."},
+    408: {"model": ErrorResponse, "description": "The body did not come to its end."},
     413: {"model": ErrorResponse, "description": "The body is too long."},
     415: {"model": ErrorResponse, "description": "The body is not announced as plain JSON."},
     429: {"model": ErrorResponse, "description": "The queue is full; see Retry-After."},
+    500: {"model": ErrorResponse, "description": "The server failed; the message names the request."},
     503: {"model": ErrorResponse, "description": "No engine can take the request now; see Retry-After."},
 }
 
@@ -29,9 +34,11 @@ def request_body(model: type[BaseModel]) -> dict[str, Any]:
 
 
 class DocumentedFastAPI(FastAPI):
-    """FastAPI with the schemas of `request_models` in its document."""
+    """FastAPI with the schemas of `request_models` in its document, and with `limits` in them: field -> JSON type ->
+    what is said of values of that type."""
 
     request_models: tuple[type[BaseModel], ...] = ()
+    limits: Mapping[str, Mapping[str, Mapping[str, object]]] = MappingProxyType({})
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -40,4 +47,23 @@ class DocumentedFastAPI(FastAPI):
                 [(model, "validation") for model in self.request_models], ref_template=_REF
             )
             document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+            _drop_422(document)
+            for schema in definitions["$defs"].values():
+                for name in self.limits.keys() & schema.get("properties", {}).keys():
+                    _put_limits(schema["properties"][name], self.limits[name])
         return super().openapi()
+
+
+def _drop_422(document: dict[str, Any]) -> None:
+    """The framework's own answer to what it finds wrong: 400 here, with the error object."""
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+
+
+def _put_limits(schema: dict[str, Any], limits: Mapping[str, Mapping[str, object]]) -> None:
+    schema.update(limits.get(schema.get("type", ""), {}))
+    for branch in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        _put_limits(branch, limits)

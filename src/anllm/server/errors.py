@@ -15,6 +15,13 @@ class BodyTooLargeError(InvalidRequestError):
     code = "request_too_large"
 
 
+class BodyTimeoutError(InvalidRequestError):
+    """The client stopped sending in the middle of the body."""
+
+    status = 408
+    code = "request_timeout"
+
+
 class UnsupportedMediaTypeError(InvalidRequestError):
     """A content type or content encoding that is not read here."""
 
@@ -61,6 +68,8 @@ def error_object(error: AnllmError, request_id: str) -> dict[str, object]:
 def error_response(error: AnllmError, request_id: str, headers: dict[str, str] | None = None) -> Response:
     """The whole answer, with Retry-After where it is worth trying again."""
     all_headers = dict(headers or {})
+    if error.status == 408:
+        all_headers["connection"] = "close"  # the rest of the body may never come
     if error.retry_after_s is not None:
         all_headers["retry-after"] = str(error.retry_after_s)
     return json_response(error_object(error, request_id), error.status, all_headers)

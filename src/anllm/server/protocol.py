@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 
 def _integral(value: object) -> object:
@@ -36,13 +36,33 @@ FIRST_FAULT_ONLY = Field(fail_fast=True)  # one malformed body must not give meg
 String = Annotated[str, AS_STRING]
 StringOrObject = Annotated[String | Annotated[dict[str, object], AS_OBJECT], STRING_OR_OBJECT]
 Strings = Annotated[list[str], FIRST_FAULT_ONLY]
-StringOrStrings = Annotated[String | Annotated[Strings, AS_ARRAY], STRING_OR_ARRAY]
 Integer = Annotated[int, INTEGRAL]
 Count = Annotated[int, Field(ge=0), INTEGRAL]
 PositiveInteger = Annotated[int, Field(ge=1), INTEGRAL]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Object = dict[str, object]
+
+# What follows is looked at by hand in convert.py, for its words or its speed; the schema says what it finds right.
+MAX_STOP_CHARS = 1024
+MAX_LOGIT_BIAS = 100
+TokenId = Annotated[Integer, WithJsonSchema({"type": "integer", "minimum": 0})]
+_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+StopString = Annotated[str, WithJsonSchema(_STOP_STRING)]
+Stop = Annotated[
+    Annotated[StopString, AS_STRING] | Annotated[Annotated[list[StopString], FIRST_FAULT_ONLY], AS_ARRAY],
+    STRING_OR_ARRAY,
+]
+LogitBias = Annotated[
+    Object,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+            "additionalProperties": {"type": "number", "minimum": -MAX_LOGIT_BIAS, "maximum": MAX_LOGIT_BIAS},
+        }
+    ),
+]
 
 
 class RequestModel(BaseModel):
@@ -64,17 +84,19 @@ class GenerationRequest(RequestModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Share | None = None
     n: PositiveInteger | None = None
-    stop: StringOrStrings | None = None
+    stop: Stop | None = None
     seed: Integer | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Object | None = None
+    logit_bias: LogitBias | None = None
     user: str | None = None
     # not OpenAI's, but common to local servers
-    stop_token_ids: Annotated[list[Integer], Field(fail_fast=True, max_length=1024)] | None = None
-    allowed_token_ids: Annotated[list[Integer], Field(fail_fast=True, max_length=65_536)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=1024)] | None = None
+    allowed_token_ids: (
+        Annotated[list[TokenId], Field(fail_fast=True, max_length=65_536, json_schema_extra={"minItems": 1})] | None
+    ) = None
     ignore_eos: bool | None = None
     top_k: Annotated[int, Field(ge=-1), INTEGRAL] | None = None
     min_p: Share | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from anllm.server.protocol import (
     AS_ARRAY,
@@ -17,14 +17,28 @@ from anllm.server.protocol import (
     RequestModel,
     String,
     StringOrObject,
-    Strings,
 )
 
 
-class ContentPart(RequestModel):
-    """`text` belongs to type text, `refusal` to type refusal; the keys of other types are not looked at."""
+def _if(key: str, values: list[str], then: dict[str, Any]) -> dict[str, Any]:
+    """For the documentation, as JSON schema: what else holds if the key has one of these values."""
+    return {"if": {"properties": {key: {"enum": values}}, "required": [key]}, "then": then}
 
-    type: str
+
+def _has(key: str) -> dict[str, Any]:
+    """As JSON schema: the key is there, and not null."""
+    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
+
+
+class ContentPart(RequestModel):
+    """`text` belongs to type text, `refusal` to type refusal, which an assistant's message may have."""
+
+    # convert.py looks at it, and refuses other types by their name
+    model_config = ConfigDict(
+        json_schema_extra={"allOf": [_if("type", ["text"], _has("text")), _if("type", ["refusal"], _has("refusal"))]}
+    )
+
+    type: Annotated[str, WithJsonSchema({"enum": ["text", "refusal"]})]
     text: str | None = None
     refusal: str | None = None
 
@@ -48,7 +62,22 @@ class ToolCall(RequestModel):
     function: CalledFunction
 
 
+_TEXT_PARTS_ONLY = {"properties": {"content": {"items": {"properties": {"type": {"const": "text"}}}}}}
+
+
 class Message(RequestModel):
+    # convert.py looks at what a role needs
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                _if("role", ["system", "developer", "user", "tool"], _has("content")),
+                _if("role", ["system", "developer", "user", "tool", "function"], _TEXT_PARTS_ONLY),
+                _if("role", ["tool"], _has("tool_call_id")),
+                _if("role", ["function"], _has("name")),
+            ]
+        }
+    )
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Content | None = None
     name: str | None = None
@@ -80,14 +109,47 @@ class JsonSchema(RequestModel):
 
 
 class ResponseFormat(RequestModel):
+    model_config = ConfigDict(json_schema_extra=_if("type", ["json_schema"], _has("json_schema")))
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+
+
+# Looked at by hand in convert.py, for its words; the schema says what it finds right.
+ToolChoice = Annotated[
+    StringOrObject,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["none", "auto", "required"]},
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": {"const": "function"},
+                        "function": {
+                            "type": "object",
+                            "properties": {"name": {"type": "string"}},
+                            "required": ["name"],
+                        },
+                    },
+                    "required": ["type", "function"],
+                },
+                {
+                    "type": "object",
+                    "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": {"type": "object"}},
+                    "required": ["type", "allowed_tools"],
+                },
+            ]
+        }
+    ),
+]
+Modality = Annotated[str, WithJsonSchema({"const": "text"})]
 
 
 class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     tools: Annotated[list[Tool], FIRST_FAULT_ONLY] | None = None
-    tool_choice: StringOrObject | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[Object], FIRST_FAULT_ONLY] | None = None
     function_call: StringOrObject | None = None
@@ -98,7 +160,7 @@ class ChatCompletionRequest(GenerationRequest):
     response_format: ResponseFormat | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    modalities: Strings | None = None
+    modalities: Annotated[list[Modality], FIRST_FAULT_ONLY] | None = None
     audio: Object | None = None
     prediction: Object | None = None
     metadata: Object | None = None

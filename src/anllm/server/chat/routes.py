@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anllm.config import ServerConfig
+from anllm.server.answer_schemas import ChatCompletion, answer_or_stream
 from anllm.server.body import JsonObject, convert_body, read_body
 from anllm.server.chat.convert import ChatPlan, plan_chat
 from anllm.server.chat.protocol import ChatCompletionRequest
@@ -22,7 +23,11 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
     router = APIRouter(tags=["chat"])
     known_fields = ChatCompletionRequest.model_fields.keys() | NEUTRAL_CHAT_VALUES.keys()
 
-    @router.post("/v1/chat/completions", responses=ERROR_RESPONSES, openapi_extra=request_body(ChatCompletionRequest))
+    @router.post(
+        "/v1/chat/completions",
+        responses=answer_or_stream(ChatCompletion) | ERROR_RESPONSES,
+        openapi_extra=request_body(ChatCompletionRequest),
+    )
     async def create_chat_completion(request: Request) -> Response:
         """Answers to a conversation, whole or as a stream of server-sent events."""
         model = service.require_ready()
@@ -31,7 +36,7 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             service.unknown_fields.note(body, known_fields)
             return plan_chat(body, model, config)
 
-        chat = await convert_body(await read_body(request, config.max_body_bytes), plan)
+        chat = await convert_body(await read_body(request, config), plan)
         generation = Generation(service.client, model.tokenizer, chat.prompts)
         return await respond(
             request,

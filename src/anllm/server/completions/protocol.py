@@ -8,12 +8,15 @@ from pydantic import Field, WithJsonSchema
 
 from anllm.server.protocol import INTEGRAL, Count, GenerationRequest
 
+MAX_PROMPTS = 2048
+_MANY = {"minItems": 1, "maxItems": MAX_PROMPTS}
+_TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _PROMPT_SCHEMA = {
     "oneOf": [
         {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        {"type": "array", "items": {"type": "integer"}, "minItems": 1},
-        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 1}, "minItems": 1},
+        {"type": "array", "items": {"type": "string"}, **_MANY},
+        _TOKEN_IDS,
+        {"type": "array", "items": _TOKEN_IDS, **_MANY},
     ]
 }
 

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anllm.config import ServerConfig
+from anllm.server.answer_schemas import Completion, answer_or_stream
 from anllm.server.body import JsonObject, convert_body, read_body
 from anllm.server.completions.convert import CompletionPlan, plan_completion
 from anllm.server.completions.protocol import CompletionRequest
@@ -22,7 +23,11 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
     router = APIRouter(tags=["completions"])
     known_fields = CompletionRequest.model_fields.keys() | NEUTRAL_COMPLETION_VALUES.keys()
 
-    @router.post("/v1/completions", responses=ERROR_RESPONSES, openapi_extra=request_body(CompletionRequest))
+    @router.post(
+        "/v1/completions",
+        responses=answer_or_stream(Completion) | ERROR_RESPONSES,
+        openapi_extra=request_body(CompletionRequest),
+    )
     async def create_completion(request: Request) -> Response:
         """Continuations of texts or token lists, whole or as a stream of server-sent events."""
         model = service.require_ready()
@@ -31,7 +36,7 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
             service.unknown_fields.note(body, known_fields)
             return plan_completion(body, model, config)
 
-        completion = await convert_body(await read_body(request, config.max_body_bytes), plan)
+        completion = await convert_body(await read_body(request, config), plan)
         generation = Generation(service.client, model.tokenizer, completion.prompts)
         return await respond(
             request,

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from anllm.server.chat.protocol import Message
-from anllm.server.protocol import Integer, Object, RequestModel
+from anllm.server.protocol import Object, RequestModel, TokenId
+
+_NULL = {"type": "null"}
+_EITHER: dict[str, Any] = {  # convert.py looks at it
+    "oneOf": [
+        {
+            "required": ["prompt"],
+            "properties": {
+                "prompt": {"type": "string"},
+                "messages": _NULL,
+                "add_generation_prompt": _NULL,
+                "continue_final_message": _NULL,
+                "chat_template_kwargs": _NULL,
+            },
+        },
+        {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": _NULL}},
+    ]
+}
 
 
 class TokenizeRequest(RequestModel):
     """A text, or messages that the chat template makes a text of."""
+
+    model_config = ConfigDict(json_schema_extra=_EITHER)
 
     model: str | None = None
     prompt: str | None = None
@@ -25,4 +44,4 @@ class TokenizeRequest(RequestModel):
 
 class DetokenizeRequest(RequestModel):
     model: str | None = None
-    tokens: Annotated[list[Integer], Field(fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]

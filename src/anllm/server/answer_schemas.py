@@ -1,0 +1,155 @@
+"""What answers look like, for the documentation alone: answers are written by hand, without these classes.
+
+Keys that an answer may lack have a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+Count = Annotated[int, Field(ge=0)]
+Logprob = Annotated[float, Field(ge=-9999, le=0)]
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: Count
+    audio_tokens: Count
+
+
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: Count
+    audio_tokens: Count
+    accepted_prediction_tokens: Count
+    rejected_prediction_tokens: Count
+
+
+class UsageAnswer(BaseModel):
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class Generated(BaseModel):
+    """What answers of both generating endpoints begin with."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: UsageAnswer
+
+
+class RankedToken(BaseModel):
+    logprob: Logprob
+    rank: Count
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, RankedToken] | None]
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+    annotations: Annotated[list[dict[str, object]], Field(max_length=0)]
+
+
+class LikelyToken(BaseModel):
+    token: str
+    logprob: Logprob
+    bytes: list[Annotated[int, Field(ge=0, le=255)]]
+
+
+class TokenLogprob(LikelyToken):
+    top_logprobs: Annotated[list[LikelyToken], Field(max_length=20)]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class ChatChoice(BaseModel):
+    index: Count
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[Count] = []
+
+
+class ChatCompletion(Generated):
+    object: Literal["chat.completion"]
+    choices: Annotated[list[ChatChoice], Field(min_length=1)]
+    service_tier: Literal["default"] = "default"
+    prompt_token_ids: list[Count] = []
+    prompt_logprobs: PromptLogprobs = []
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[Logprob | None]
+    top_logprobs: list[dict[str, Logprob] | None] | None
+    text_offset: list[Count]
+
+
+class CompletionChoice(BaseModel):
+    index: Count
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[Count] = []
+    prompt_token_ids: list[Count] = []
+    prompt_logprobs: PromptLogprobs = []
+
+
+class Completion(Generated):
+    object: Literal["text_completion"]
+    choices: Annotated[list[CompletionChoice], Field(min_length=1)]
+
+
+class ServedModel(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["anllm"]
+    max_model_len: int | None
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ServedModel]
+
+
+class TokenizeAnswer(BaseModel):
+    count: Count
+    max_model_len: int
+    tokens: list[Count]
+    token_strs: list[str] | None
+
+
+class DetokenizeAnswer(BaseModel):
+    prompt: str
+
+
+class Version(BaseModel):
+    version: str
+
+
+class Health(BaseModel):
+    status: Literal["ok", "loading", "restarting", "draining", "failed", "closed"]
+
+
+def answer(model: type[BaseModel], description: str = "The answer.") -> dict[int | str, dict[str, Any]]:
+    """For a route's responses."""
+    return {200: {"model": model, "description": description}}
+
+
+def answer_or_stream(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The same, for a route that can stream."""
+    (entry,) = answer(model, "The answer; with `stream`, its chunks as server-sent events.").values()
+    return {200: {**entry, "content": {"text/event-stream": {}}}}

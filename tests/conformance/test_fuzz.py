@@ -1,0 +1,149 @@
+"""What /openapi.json says, held against what the server does, with requests that schemathesis draws from it.
+
+A small and always equal draw by default. `make fuzz` draws anew and more: FUZZ_EXAMPLES of each operation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from jsonschema_rs import validator_for
+from schemathesis import Case, GenerationMode
+from schemathesis.schemas import APIOperation
+
+from anllm.config import ServerConfig
+from server_harness import MODEL, Server, chunks
+
+EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
+ANSWERS = ("Answer", "Choice", "Completion", "Details", "List", "Logprob", "Logprobs", "Message", "Model", "Token")
+
+# Refusals of what a schema can't say: rules between fields, what is not built, and what depends on the model.
+DOCUMENTED = {None, "unsupported_parameter", "unsupported_value", "context_length_exceeded"}
+
+
+def document_of(server: Server) -> dict[str, Any]:
+    """The page with two facts of this one model in it, and strict about keys of answers."""
+    document = server.app.openapi()
+    schemas = document["components"]["schemas"]
+    for name in ("ChatCompletionRequest", "CompletionRequest"):
+        schemas[name]["properties"]["model"] = {"const": MODEL}
+    for name in ("TokenizeRequest", "DetokenizeRequest"):
+        schemas[name]["properties"]["model"] = {"enum": [MODEL, None]}
+    for name, schema in schemas.items():
+        if name.endswith(ANSWERS) and name != "Message":
+            schema["additionalProperties"] = False
+    for schema in token_ids_in(schemas):
+        schema["maximum"] = server.tokenizer.vocab_size - 1
+    keys = schemas["ChatCompletionRequest"]["properties"]["logit_bias"]["anyOf"][0]["propertyNames"]
+    keys["pattern"] = "^(25[0-7]|1?[0-9]{1,2})$"
+    schemas["CompletionRequest"]["properties"]["logit_bias"]["anyOf"][0]["propertyNames"] = keys
+    return document
+
+
+def token_ids_in(schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas of items that are token ids."""
+
+    def walk(value: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(value, dict):
+            if value.get("items") == {"type": "integer", "minimum": 0}:
+                yield value["items"]
+            for inner in value.values():
+                yield from walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from walk(inner)
+
+    for name in ("ChatCompletionRequest", "CompletionRequest", "DetokenizeRequest"):
+        yield from walk(schemas[name])
+
+
+SERVER = Server(ServerConfig(host="0.0.0.0"))
+document_of(SERVER)
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", SERVER.app)
+SCHEMA.config.max_stream_events = 100_000  # streams are read to their end
+OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
+WITH_BODY = [operation for operation in OPERATIONS if operation.method == "post"]
+
+
+def is_as_described(case: Case) -> bool:
+    """Whether the body is right after all: schemathesis takes 10.0 for no integer, which JSON schema does not."""
+    body = case.operation.definition.raw["requestBody"]["content"]["application/json"]["schema"]
+    return bool(validator_for({**body, "components": SERVER.app.openapi()["components"]}).is_valid(case.body))
+
+
+def name_of(operation: APIOperation) -> str:
+    return f"{operation.method} {operation.path}"
+
+
+def drawn(operation: APIOperation, mode: GenerationMode, check: Any) -> None:
+    """check(case) for each request drawn."""
+
+    @settings(
+        max_examples=int(EXAMPLES or 60),
+        deadline=None,
+        derandomize=EXAMPLES is None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def run(case: Case) -> None:
+        SERVER.client.requests.clear()
+        check(case)
+
+    run()
+
+
+def answer_of(case: Case) -> Any:
+    """The response: as the page says, in status, type and body, and never a failure of the server."""
+    response = case.call()
+    assert response.status_code < 500, response.text
+    case.validate_response(
+        response,
+        checks=[
+            schemathesis.checks.CHECKS.get_one(name)
+            for name in ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
+        ],
+    )
+    return response
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
+def test_requests_as_the_page_describes_them_are_taken(operation: APIOperation) -> None:
+    statuses: list[int] = []
+
+    def check(case: Case) -> None:
+        response = answer_of(case)
+        statuses.append(response.status_code)
+        if response.status_code == 400:
+            error = response.json()["error"]
+            names_no_tool = (error["param"], error["code"]) == ("tool_choice", "invalid_value")
+            assert error["code"] in DOCUMENTED or names_no_tool, response.text
+        elif response.status_code == 404:
+            assert operation.path == "/v1/models/{model_id}"
+        elif response.status_code == 429:  # more answers at once than the queue takes
+            assert int(response.headers["retry-after"][0]) >= 1
+        elif response.status_code != 200:
+            pytest.fail(response.text)
+        elif response.headers["content-type"][0].startswith("text/event-stream"):
+            chunks(response.text)
+
+    drawn(operation, GenerationMode.POSITIVE, check)
+    if operation.path != "/v1/models/{model_id}":  # nobody draws the name of the model
+        assert statuses.count(200) * 4 > len(statuses), "most were refused by rules that the page does not have"
+
+
+@pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
+def test_other_requests_are_refused(operation: APIOperation) -> None:
+    def check(case: Case) -> None:
+        response = answer_of(case)
+        if response.status_code == 200:
+            assume(not is_as_described(case))
+        assert 400 <= response.status_code < 500, case.body
+
+    drawn(operation, GenerationMode.NEGATIVE, check)
