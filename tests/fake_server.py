@@ -111,12 +111,14 @@ class RealServer:
             assert not self._thread.is_alive()
             self._listener.close()
 
+    def make_app(self) -> FastAPI:
+        return create_app(make_service(self.client), ServerConfig())
+
     async def _serve(self) -> None:
         async with running_client(self.runner, self._config) as self.client:
-            app = create_app(make_service(self.client), ServerConfig())
             self._web = uvicorn.Server(
                 uvicorn.Config(
-                    app,
+                    self.make_app(),
                     log_config=None,
                     access_log=False,
                     lifespan="off",
