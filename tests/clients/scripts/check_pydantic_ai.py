@@ -20,9 +20,10 @@ from checks import (
 )
 from openai import AsyncOpenAI
 from pydantic import BaseModel
-from pydantic_ai import Agent, PromptedOutput
+from pydantic_ai import Agent, NativeOutput, PromptedOutput
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 
@@ -34,9 +35,9 @@ class Person(BaseModel):
 client = AsyncOpenAI(base_url=API, api_key="none", max_retries=0, timeout=60)
 
 
-def agent(*, model=MODEL, output_type=str, system=(), **settings):
+def agent(*, model=MODEL, output_type=str, system=(), profile=None, **settings):
     return Agent(
-        OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client)),
+        OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client), profile=profile),
         output_type=output_type,
         system_prompt=system,
         model_settings=settings,
@@ -108,9 +109,10 @@ async def scripted_mistakes_become_the_clients_exceptions():
 
 
 async def scripted_what_is_not_there_yet_is_refused_by_name():
-    error = await araises(ModelHTTPError, agent(output_type=Person).run("person"))
-    assert (error.status_code, error.body["code"]) == (400, "unsupported_parameter")
-    assert error.body["param"].startswith("tool")
+    for output_type, field in ((Person, "tool"), (NativeOutput(Person), "response_format")):
+        error = await araises(ModelHTTPError, agent(output_type=output_type).run("person"))
+        assert (error.status_code, error.body["code"]) == (400, "unsupported_parameter")
+        assert error.body["param"].startswith(field)
     with_tool = agent()
 
     @with_tool.tool_plain
@@ -122,7 +124,8 @@ async def scripted_what_is_not_there_yet_is_refused_by_name():
 
 
 async def scripted_an_object_that_is_asked_for_in_words():
-    run = await agent(output_type=PromptedOutput(Person)).run("person")
+    profile = ModelProfile(supports_json_object_output=False)
+    run = await agent(output_type=PromptedOutput(Person), profile=profile).run("person")
     assert run.output == Person(name="Ann", age=31)
 
 
