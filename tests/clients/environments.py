@@ -11,6 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TIMEOUT_S = 110
+VARIABLES = {
+    "PYTHONUTF8": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else importing litellm asks the network for prices
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Client:
         return subprocess.run(
             [*program, self.folder / script, *arguments],
             cwd=self.folder,
-            env={**environment, "PYTHONUTF8": "1", **variables},
+            env={**environment, **VARIABLES, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -6,6 +6,9 @@ import asyncio
 
 import instructor
 import openai
+from instructor.core import InstructorRetryException
+from pydantic import BaseModel
+
 from checks import (
     API,
     CAPITAL,
@@ -20,8 +23,6 @@ from checks import (
     repeated,
     until_idle,
 )
-from instructor.core import InstructorRetryException
-from pydantic import BaseModel
 
 FIELDS = {"base_url": API, "api_key": "none", "max_retries": 0, "timeout": 60}
 SLOW = [{"role": "user", "content": "slow"}]
@@ -90,7 +91,8 @@ def scripted_what_is_not_there_yet_is_refused_by_name():
     ):
         error = raises(InstructorRetryException, ask, "person", Person, wrapped(mode))
         refusal = error.__cause__
-        assert isinstance(refusal, openai.BadRequestError) and refusal.code == "unsupported_parameter" and refusal.param.startswith(field)
+        assert isinstance(refusal, openai.BadRequestError)
+        assert refusal.code == "unsupported_parameter" and refusal.param.startswith(field)
 
 
 def scripted_mistakes_become_the_clients_exceptions():

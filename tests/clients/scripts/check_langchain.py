@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import openai
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI, OpenAI
+from pydantic import BaseModel
+
 from checks import (
     API,
     CAPITAL,
@@ -19,9 +23,6 @@ from checks import (
     repeated,
     until_idle,
 )
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from langchain_openai import ChatOpenAI, OpenAI
-from pydantic import BaseModel
 
 FIELDS = {"model": MODEL, "base_url": API, "api_key": "none", "max_retries": 0, "timeout": 60}
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing it asks the network for prices
+import litellm
 
-import litellm  # noqa: E402
-from checks import (  # noqa: E402
+from checks import (
     API,
     CAPITAL,
     GREETING,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import openai
+
 from checks import (
     API,
     CAPITAL,

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput, PromptedOutput
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.providers.openai import OpenAIProvider
+
 from checks import (
     API,
     CAPITAL,
@@ -18,13 +26,6 @@ from checks import (
     repeated,
     until_idle,
 )
-from openai import AsyncOpenAI
-from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput, PromptedOutput
-from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.profiles import ModelProfile
-from pydantic_ai.providers.openai import OpenAIProvider
 
 
 class Person(BaseModel):

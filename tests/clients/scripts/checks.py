@@ -1,7 +1,7 @@
 """What the checks of all clients share. They run in the client's environment, so: the standard library alone.
 
-A script has functions named `scripted_*`, which hold for the scripted server (clients/scripted.py), and `model_*`, which
-hold for `anllm serve` with the default model. `main` runs one of the two kinds.
+A script has functions named `scripted_*`, which hold for the scripted server (clients/scripted.py), and `model_*`,
+which hold for `anllm serve` with the default model. `main` runs one of the two kinds.
 """
 
 from __future__ import annotations
