@@ -42,17 +42,21 @@ class Client:
         missing = [path for path in (program[0], self.folder) if not Path(path).exists()]
         assert not missing, f"{missing[0]} is not there: `make test-clients` makes it"
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-        return subprocess.run(
-            [*program, self.folder / script, *arguments],
-            cwd=self.folder,
-            env={**environment, **VARIABLES, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
+        try:
+            return subprocess.run(
+                [*program, self.folder / script, *arguments],
+                cwd=self.folder,
+                env={**environment, **VARIABLES, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                check=False,
+                timeout=TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as late:
+            said = (late.output or b"").decode(errors="replace")
+            raise AssertionError(f"{script} did not end in {TIMEOUT_S} s:\n{said}") from None
 
     def check(self, kind: str, url: str, model: str) -> str:
         """Run the checks of this kind, and give what they printed. The scripts are copied into the client's folder,

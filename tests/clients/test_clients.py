@@ -31,7 +31,7 @@ def snippet(client: Client) -> str:
 @each_client
 def test_exact_answers(client: Client, scripted: ScriptedServer) -> None:
     client.check("scripted", scripted.url, SCRIPTED_MODEL)
-    assert scripted.client.num_open == 0
+    scripted.until_idle()
 
 
 @each_client
