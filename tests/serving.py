@@ -21,10 +21,14 @@ PATIENCE_S = 20.0
 
 
 class Gate:
-    """A `before_run` that lets steps pass while open. Raises for a plan that `fails` says so of."""
+    """A `before_run` that lets steps pass while open. Raises for a plan that `fails` says so of. With shuts_after it
+    shuts by itself when so many steps have passed."""
 
-    def __init__(self, fails: Callable[[StepPlan], bool] = lambda plan: False) -> None:
+    def __init__(
+        self, fails: Callable[[StepPlan], bool] = lambda plan: False, *, shuts_after: int | None = None
+    ) -> None:
         self.fails = fails
+        self._shuts_after = shuts_after
         self.arrived = 0  # steps that came to the gate
         self._open = threading.Event()
         self._open.set()
@@ -36,6 +40,8 @@ class Gate:
         self._open.set()
 
     def __call__(self, plan: StepPlan) -> None:
+        if self.arrived == self._shuts_after:
+            self.shut()
         self.arrived += 1
         if not self._open.wait(PATIENCE_S):
             raise RuntimeError("nobody opened the gate")
