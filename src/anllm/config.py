@@ -82,13 +82,14 @@ class SchedulerConfig:
     """Who runs.
 
     max_num_seqs: sequences in one batch.
-    max_num_batched_tokens: tokens in one step when nobody decodes (prefill in large pieces).
+    max_num_batched_tokens: tokens in one step when nobody decodes (prefill in large pieces); None is what suits the
+        backend.
     decode_token_budget: most tokens in one step while others decode; measured speed sets what they really get.
     max_num_waiting: sequences in the queue; one more is refused with 429.
     """
 
     max_num_seqs: int = 128
-    max_num_batched_tokens: int = 1024
+    max_num_batched_tokens: int | None = None
     decode_token_budget: int = 1024
     max_num_waiting: int = 512
 

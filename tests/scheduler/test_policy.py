@@ -66,6 +66,12 @@ def test_prompts_never_hold_a_step_up_by_much_more_than_the_longest_allowance() 
     assert max(settled(decode_s=1.0, token_s=0.0005)[20:]) <= 1.0 + longest_s + 0.0005
 
 
+@pytest.mark.parametrize("fixed_s", [0.0, 0.005])
+def test_what_is_known_not_to_fit_is_not_tried_again(fixed_s: float) -> None:
+    durations = settled(decode_s=0.02, fixed_s=fixed_s, token_s=0.0002)
+    assert max(durations[20:]) <= 0.02 + 0.02 * PrefillPace.SLOWDOWN + 0.0002
+
+
 def test_the_time_allowed_is_used() -> None:
     durations = settled(decode_s=0.02, token_s=0.0002)
     assert min(durations[20:]) >= 0.02 + 0.02 * PrefillPace.SLOWDOWN / GROWTH / GROWTH

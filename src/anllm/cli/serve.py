@@ -51,10 +51,7 @@ class Size(_IntegerType):
 @click.option("--max-model-len", type=int, help="Longest prompt + answer in tokens.  [default: the model's limit]")
 @click.option("--max-num-seqs", default=DEFAULT.scheduler.max_num_seqs, type=int, help="Sequences in one batch.")
 @click.option(
-    "--max-num-batched-tokens",
-    default=DEFAULT.scheduler.max_num_batched_tokens,
-    type=int,
-    help="Tokens in one step when nobody decodes.",
+    "--max-num-batched-tokens", type=int, help="Tokens in one step when nobody decodes.  [default: by the backend]"
 )
 @click.option(
     "--decode-token-budget",

@@ -97,6 +97,7 @@ class EngineInfo:
     max_model_len: longest prompt + answer in tokens; vocab_size: width of the logits.
     execution: "flattened", "compatible" or "sequential" (see runner/forward.py); weights: their dtype in memory.
     eos_token_ids: the model's end tokens.
+    prefill_tokens: of prompts, in one step where nobody decodes, if the config does not say.
     """
 
     backend: str
@@ -109,6 +110,7 @@ class EngineInfo:
     weights: str
     eos_token_ids: tuple[int, ...]
     kv_row_bytes: int = 0
+    prefill_tokens: int = 1024
 
 
 @dataclass(frozen=True, slots=True)

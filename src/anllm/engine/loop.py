@@ -45,7 +45,13 @@ class EngineLoop:
             max_model_len=info.max_model_len,
             row_bytes=info.kv_row_bytes,
         )
-        self.scheduler = Scheduler(config, pool, max_model_len=info.max_model_len, eos_token_ids=info.eos_token_ids)
+        self.scheduler = Scheduler(
+            config,
+            pool,
+            max_model_len=info.max_model_len,
+            eos_token_ids=info.eos_token_ids,
+            prefill_tokens=info.prefill_tokens,
+        )
         self._runner = runner
         self._emit = emit
         self._clock = clock

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from anllm.config import SchedulerConfig
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingParams
 from anllm.core.step import InFlight, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
@@ -43,7 +42,8 @@ class ModelRunner:
         self._sampler = backend.sampler
         self._seen = SeenTokens()
         self._last: SampledTokens | None = None  # of the step submitted last
-        working_bytes = self._warm_up(settings.scheduler)
+        prefill_tokens = settings.scheduler.max_num_batched_tokens or backend.prefill_tokens
+        working_bytes = self._warm_up(prefill_tokens)
         limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
         budget = settings.cache.kv_memory_bytes or limit
         self.info = EngineInfo(
@@ -57,6 +57,7 @@ class ModelRunner:
             execution=chosen.forward.name,
             weights=loaded.weights,
             eos_token_ids=settings.eos_token_ids,
+            prefill_tokens=prefill_tokens,
         )
 
     @property
@@ -113,14 +114,14 @@ class ModelRunner:
         mx.clear_cache()
         mx.clear_streams()  # else a thread that used MLX may abort the process at its end
 
-    def _warm_up(self, scheduler: SchedulerConfig) -> int:
+    def _warm_up(self, prefill_tokens: int) -> int:
         """Run a prompt and a decode step, so that the first request does not pay for compiling. Returns the working
         memory in bytes that the largest step is expected to take, by what the second prompt took.
 
         The one slot that this needs stays as it is until the pool's first resize.
         """
         slot, params = Slot(SMALLEST_CAPACITY, 0), SamplingParams(temperature=0)
-        num_tokens = min(WARM_UP_TOKENS, scheduler.max_num_batched_tokens)
+        num_tokens = min(WARM_UP_TOKENS, prefill_tokens)
         prompt = ScheduledSequence(0, slot, 0, (0,) * num_tokens, True, 0, params)
         self.run(StepPlan((prompt,), resizes=(SlabResize(SMALLEST_CAPACITY, 1),)))
         self.run(StepPlan((ScheduledSequence(0, slot, num_tokens, (0,), True, 1, params),)))
@@ -130,7 +131,7 @@ class ModelRunner:
         per_token = (mx.get_peak_memory() - before) / num_tokens
         if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
             self._warm_up_ragged()
-        return max(int(2 * per_token * scheduler.max_num_batched_tokens), MIN_WORKING_BYTES)
+        return max(int(2 * per_token * prefill_tokens), MIN_WORKING_BYTES)
 
     def _warm_up_ragged(self) -> None:
         """The ragged kernels are compiled for one size class or several, and for near tokens or far ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 SMOOTHING = 0.1  # weight of the newest measurement
@@ -73,11 +74,12 @@ class PrefillPace:
         allowed_s = allowance_s * self._crowding
         taken_s = duration_s - (self._decode.of(num_decodes) or 0.0)
         rate = self._rate_for(allowance_s)
+        fitting = num_prefill_tokens * max(allowed_s / taken_s, 0.5) / allowed_s if taken_s > 0 else math.inf
         if taken_s > allowed_s:
-            fitting = num_prefill_tokens * max(allowed_s / taken_s, 0.5) / allowed_s
             self._rate = max(min(rate, fitting), MIN_PREFILL_TOKENS / allowance_s)
         elif num_prefill_tokens >= rate * allowed_s / GROWTH:  # it was used, so it is known to be good
-            self._rate = rate * GROWTH
+            # The next step is under way before this one is read: what would not fit is not tried out.
+            self._rate = max(rate, min(rate * GROWTH, fitting))
 
     def budget(self, most: int, *, num_decodes: int = 1, num_waiting: int = 1) -> int:
         """Prompt tokens for the next step, at most `most`. num_waiting: sequences whose prompts are not done."""

@@ -35,10 +35,18 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, pool: KVPool, *, max_model_len: int, eos_token_ids: Iterable[int]
+        self,
+        config: SchedulerConfig,
+        pool: KVPool,
+        *,
+        max_model_len: int,
+        eos_token_ids: Iterable[int],
+        prefill_tokens: int = 1024,
     ) -> None:
+        """prefill_tokens: max_num_batched_tokens of a config that does not say."""
         self._config = config
         self._pool = pool
+        self._prefill_tokens = config.max_num_batched_tokens or prefill_tokens
         self._max_model_len = max_model_len
         self._eos_token_ids = frozenset(eos_token_ids)
         self._sequences: dict[int, Sequence] = {}
@@ -228,7 +236,7 @@ class Scheduler:
 
     def _prefill_budget(self, num_decodes: int) -> int:
         if num_decodes == 0:
-            return self._config.max_num_batched_tokens
+            return self._prefill_tokens
         most = max(self._config.decode_token_budget - num_decodes, 1)
         return self._pace.budget(most, num_decodes=num_decodes, num_waiting=len(self._sequences) - num_decodes)
 

@@ -30,6 +30,12 @@ class Backend(Protocol):
     @property
     def sampler(self) -> Sampler: ...
 
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of prompts in one step where nobody decodes: more make it slower to notice who comes in meanwhile,
+        and no more quickly done."""
+        ...
+
     def prepare(self, model: nn.Module, weights: Weights) -> None:
         """Bring a lazily loaded model's weights into the form in which they stay."""
         ...

@@ -36,6 +36,7 @@ class CpuBackend:
     """See Backend."""
 
     name = "cpu"
+    prefill_tokens = 1024
 
     def __init__(self, blas: Blas) -> None:
         keep_freed_memory()

@@ -16,6 +16,7 @@ class MetalBackend:
 
     name = "metal"
     blas = ""
+    prefill_tokens = 2048
 
     def __init__(self) -> None:
         self.kernels = StockKernels()
