@@ -12,11 +12,14 @@ trap 'rm -rf "$tools"' EXIT
 "$tools/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version"
 export MACOSX_DEPLOYMENT_TARGET=14.0 # the oldest that MLX has wheels for
 
+# Wheels only, except for these, which lm-eval needs and which have none.
+sources="--no-binary rouge-score --no-binary sqlitedict --no-binary word2number"
+
 lock() {
     target=$1
     shift
     "$tools/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-        --only-binary :all: --custom-compile-command "make lock" -o "locks/$target.txt" "$@"
+        --only-binary :all: $sources --custom-compile-command "make lock" -o "locks/$target.txt" "$@"
 }
 
 echo pip | lock pip - "$@"

@@ -14,16 +14,20 @@ TIMEOUT_S = 110
 VARIABLES = {
     "PYTHONUTF8": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else importing litellm asks the network for prices
+    "HF_HUB_OFFLINE": "1",  # these two are for lm-eval
+    "HF_DATASETS_OFFLINE": "1",
 }
 
 
 @dataclass(frozen=True)
 class Client:
-    """name: its environment's and its lock's. script: its checks. heading: its part of docs/clients.md."""
+    """name: its environment's and its lock's. script: its checks; a folder of the client's name beside it is at hand to
+    them. heading: its part of docs/clients.md. shown: a piece of what the snippet there prints."""
 
     name: str
     script: str
     heading: str
+    shown: str = "Paris"
 
     @property
     def folder(self) -> Path:
@@ -33,15 +37,23 @@ class Client:
     def is_python(self) -> bool:
         return self.script.endswith(".py")
 
+    @property
+    def programs(self) -> Path:
+        """The folder of the Python or Node that it is for."""
+        return (self.folder if self.is_python else ROOT / ".clients" / "node") / "bin"
+
     def run(self, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """A script from the client's folder, to its end."""
-        if self.is_python:
-            program = [self.folder / "bin" / "python", "-W", "error::RuntimeWarning"]
-        else:
-            program = [ROOT / ".clients" / "node" / "bin" / "node"]
-        missing = [path for path in (program[0], self.folder) if not Path(path).exists()]
+        missing = [path for path in (self.programs, self.folder) if not path.exists()]
         assert not missing, f"{missing[0]} is not there: `make test-clients` makes it"
-        environment = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+        program = {
+            ".py": [self.programs / "python", "-W", "error::RuntimeWarning"],
+            ".mjs": [self.programs / "node"],
+            ".sh": ["sh", "-eu"],
+        }[Path(script).suffix]
+        environment = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG") if name in os.environ}
+        environment["PATH"] = os.pathsep.join([str(self.programs), os.environ.get("PATH", os.defpath)])
+        environment["HF_HOME"] = str(self.folder / "huggingface")
         try:
             return subprocess.run(
                 [*program, self.folder / script, *arguments],
@@ -58,13 +70,18 @@ class Client:
             said = (late.output or b"").decode(errors="replace")
             raise AssertionError(f"{script} did not end in {TIMEOUT_S} s:\n{said}") from None
 
-    def check(self, kind: str, url: str, model: str) -> str:
-        """Run the checks of this kind, and give what they printed. The scripts are copied into the client's folder,
-        because Node looks for packages beside the file that imports them."""
+    def copy_scripts(self) -> None:
+        """Into the client's folder, because Node looks for packages beside the file that imports them."""
         for path in SCRIPTS.glob("checks.*" if self.is_python else "*.mjs"):
             shutil.copy(path, self.folder)
         shutil.copy(SCRIPTS / self.script, self.folder)
-        done = self.run(self.script, kind, ANLLM_URL=url, ANLLM_MODEL=model)
+        if (SCRIPTS / self.name).is_dir():
+            shutil.copytree(SCRIPTS / self.name, self.folder / self.name, dirs_exist_ok=True)
+
+    def check(self, kind: str, url: str, model: str, tokenizer: Path | None = None) -> str:
+        """Run the checks of this kind, and give what they printed. tokenizer: a folder that has the model's."""
+        self.copy_scripts()
+        done = self.run(self.script, kind, ANLLM_URL=url, ANLLM_MODEL=model, ANLLM_TOKENIZER=str(tokenizer or ""))
         assert done.returncode == 0, done.stdout
         return done.stdout
 
@@ -80,4 +97,5 @@ CLIENTS = [
     Client("instructor", "check_instructor.py", "Instructor"),
     Client("pydantic-ai", "check_pydantic_ai.py", "Pydantic AI"),
     Client("ai-sdk", "check_ai_sdk.mjs", "AI SDK"),
+    Client("lm-eval", "check_lm_eval.py", "lm-eval", shown="|facts_choice|"),
 ]

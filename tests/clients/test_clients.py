@@ -9,6 +9,7 @@ import pytest
 
 from clients.environments import CLIENTS, ROOT, Client
 from clients.scripted import ScriptedServer
+from e2e.reference import model_folder
 from e2e.servers import RunningServer
 from server_harness import MODEL as SCRIPTED_MODEL
 
@@ -16,16 +17,18 @@ MODEL = "SmolLM2-135M-Instruct"
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 LOCKS = ROOT / "locks" / "clients"
 IN_PAGE = "http://127.0.0.1:8000"
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+TASKS, TASKS_HERE = "--tasks arc_easy", "--include_path lm-eval --tasks facts_choice,facts_text"
 
 each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 
 
-def snippet(client: Client) -> str:
-    """The first block of code of its part of the page."""
+def snippet(client: Client) -> tuple[str, str]:
+    """The ending of the language and the text of the first block of its part of the page that knows the server."""
     part = PAGE.split(f"\n## {client.heading}\n")[1].split("\n## ")[0]
-    blocks = re.findall(r"^```(?:python|js)\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
-    assert IN_PAGE in blocks[0]
-    return str(blocks[0])
+    blocks = re.findall(r"^```(python|js|sh)\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
+    language, text = next(block for block in blocks if IN_PAGE in block[1])
+    return {"python": "py", "js": "mjs", "sh": "sh"}[language], text
 
 
 @each_client
@@ -36,18 +39,22 @@ def test_exact_answers(client: Client, scripted: ScriptedServer) -> None:
 
 @each_client
 def test_answers_of_the_default_model(client: Client, model: RunningServer) -> None:
-    client.check("model", model.url, MODEL)
+    client.check("model", model.url, MODEL, model_folder())
     assert model.status("/health") == 200
     assert "Traceback" not in model.log
 
 
 @each_client
 def test_the_snippet_of_the_page(client: Client, model: RunningServer) -> None:
-    script = client.folder / ("snippet.py" if client.is_python else "snippet.mjs")
-    script.write_text(snippet(client).replace(IN_PAGE, model.url), encoding="utf-8")
+    client.copy_scripts()
+    ending, text = snippet(client)
+    for in_page, here in ((IN_PAGE, model.url), (HUB_NAME, str(model_folder())), (TASKS, TASKS_HERE)):
+        text = text.replace(in_page, here)  # what the network has -> what is here
+    script = client.folder / f"snippet.{ending}"
+    script.write_text(text, encoding="utf-8")
     done = client.run(script.name)
     assert done.returncode == 0, done.stdout
-    assert "Paris" in done.stdout
+    assert client.shown in done.stdout
 
 
 def test_each_locked_client_is_tested() -> None:

@@ -12,10 +12,14 @@ from anllm.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-FLAGS_OF_OTHER_PROGRAMS = {"--help", "--decode-concurrency", "--prompt-concurrency"}  # click, mlx_lm.server
+FLAGS_OF_OTHER_PROGRAMS = {
+    "--help",  # click
+    *("--decode-concurrency", "--prompt-concurrency"),  # mlx_lm.server
+    *("--apply_chat_template", "--batch_size", "--include_path", "--model_args", "--tasks"),  # lm_eval
+}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]+")
 
 
 def name(page: Path) -> str:
