@@ -1,0 +1,157 @@
+"""A process that tries grammars, each in a child of its own: a hostile one costs the child, not the server.
+
+Limits alone do not hold: `"multipleOf": 999983` compiles for ten seconds and a chain of 20,000 references overflows the
+stack, which ends a process. So this process holds the vocabulary and forks for each grammar. The kernel ends the child
+when its time is up, and its memory is bounded. Single-threaded, so that forking is safe.
+
+Started by checker.py as `python -m anllm.structured.compile_process FD`; not meant to be called by hand. FD is a local
+socket. Over it come the vocabulary, once, and then one connected socket a grammar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from llguidance import LLTokenizer
+from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+
+from anllm.structured.compile import compile_grammar
+from anllm.structured.errors import GrammarError
+from anllm.structured.grammar import GrammarSource, from_gbnf
+from anllm.structured.locate import locate
+from anllm.structured.vocabulary import Vocabulary
+
+STARTED = b"+"
+"""First byte of an answer: the child runs, its time counts from now."""
+
+# The engine compiles on threads with 8 MB or more of stack and advances on threads with 2 MB.
+_STACK_BYTES = 2 << 20
+
+
+@dataclass(frozen=True)
+class CompileLimits:
+    """time_s: for one grammar, wall clock. memory_bytes: what one may take beside the vocabulary."""
+
+    time_s: float = 2.0
+    memory_bytes: int = 512 << 20
+
+
+def send_message(connection: socket.socket, message: object) -> None:
+    payload = pickle.dumps(message)
+    connection.sendall(len(payload).to_bytes(8, "big") + payload)
+
+
+def receive_message(connection: socket.socket) -> object:
+    """Only from a process of ours: pickle runs what it reads. Raises EOFError."""
+    with connection.makefile("rb", buffering=0) as stream:
+        size = int.from_bytes(_read(stream, 8), "big")
+        return pickle.loads(_read(stream, size))
+
+
+def _read(stream: object, size: int) -> bytes:
+    parts, missing = [], size
+    while missing:
+        part = stream.read(missing)  # type: ignore[attr-defined]
+        if not part:
+            raise EOFError("the other end is closed")
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def main(descriptor: str) -> int:
+    """Until the parent is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it ends, and so does this
+    control = socket.socket(fileno=int(descriptor))
+    vocabulary, limits = receive_message(control)  # type: ignore[misc] # what checker.py sends
+    tokenizer = vocabulary.build()
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not descriptors:
+            return 0
+        connection = socket.socket(fileno=descriptors[0])
+        if os.fork() == 0:
+            control.close()
+            _run_child(connection, tokenizer, limits)
+        connection.close()
+
+
+def _run_child(connection: socket.socket, tokenizer: LLTokenizer, limits: CompileLimits) -> None:
+    """Does not return."""
+    try:
+        _bound(limits)
+        connection.sendall(STARTED)
+        threading.stack_size(_STACK_BYTES)
+        thread = threading.Thread(target=_answer, args=(connection, tokenizer))
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(0)
+
+
+def _bound(limits: CompileLimits) -> None:
+    signal.setitimer(signal.ITIMER_REAL, limits.time_s)  # nothing handles SIGALRM, so it ends the child in any state
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError):  # macOS has neither /proc nor this limit
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + limits.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what Rust says when it dies is of no use to the log
+
+
+def _answer(connection: socket.socket, tokenizer: LLTokenizer) -> None:
+    """One JSON line: the grammar, or the error. Where an error has a place, a second line follows."""
+    source = receive_message(connection)
+    assert isinstance(source, GrammarSource)
+    try:
+        text, ignored = _compile(tokenizer, source)
+        _send_line(connection, {"text": text, "ignored": ignored})
+    except GrammarError as error:
+        _send_line(connection, {"reason": error.reason})
+        if source.schema_text is not None:
+            pointer, keyword = locate(json.loads(source.schema_text), error.reason)
+            _send_line(connection, {"pointer": pointer, "keyword": keyword})
+
+
+def _compile(tokenizer: LLTokenizer, source: GrammarSource) -> tuple[str, list[str]]:
+    """The grammar that compiled, and what llguidance left out of it. Raises GrammarError."""
+    text = _from_gbnf(source.text) if source.is_gbnf else source.text
+    try:
+        compile_grammar(tokenizer, text)
+        return text, []
+    except GrammarError as error:
+        if source.lenient_text is None:
+            raise
+        try:
+            compile_grammar(tokenizer, source.lenient_text)
+        except GrammarError:
+            raise error from None
+        return source.lenient_text, [error.reason]
+
+
+def _from_gbnf(text: str) -> str:
+    try:
+        return from_gbnf(gbnf_to_lark(text))
+    except (GbnfToLarkError, RecursionError) as error:
+        raise GrammarError(f"{error}.") from error
+    except Exception as error:  # noqa: BLE001 # gbnf_to_lark raises plain ones for missing and doubled rules
+        raise GrammarError(f"{error}.") from error
+
+
+def _send_line(connection: socket.socket, answer: dict[str, object]) -> None:
+    connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,144 @@
+"""The text of a grammar, from what a request may ask for. Any thread; compiles nothing.
+
+All become Lark as llguidance has it (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md), since text
+crosses between processes. What can be seen to be wrong without compiling is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import is_lark_syntax
+
+from anllm.structured.errors import GrammarError
+from anllm.structured.schema import check_schema
+
+MAX_GRAMMAR_BYTES = 1_000_000
+MAX_GBNF_BYTES = 100_000
+
+WHITESPACE = r" ?(\n[ \t]{0,40})?"
+"""Between the tokens of JSON: a space, or a new line with what indents it, or nothing. Without a bound, small models
+write blanks until max_tokens. 40 is ten levels indented by 4, or twenty by 2."""
+
+# With its own way to make tokens of forced text, llguidance would allow one token alone; vocabulary.py gives it none.
+# The last such line of a grammar counts, so that it stands at the end and the user's lines keep their numbers.
+_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+
+# Others than these the compiler would look for, and fail.
+_DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/2019-09|draft/2020-12)/schema#?")
+
+_JSON_RULE = "start: %json "
+
+
+@dataclass(frozen=True)
+class GrammarSource:
+    """What is asked for, not known to compile yet. Made by the functions below, for GrammarChecker.check.
+
+    text: a Lark grammar; in GBNF where is_gbnf.
+    lenient_text: taken where text holds something that is not supported; None where that is an error.
+    """
+
+    text: str
+    lenient_text: str | None = None
+    is_gbnf: bool = False
+
+    @property
+    def schema_text(self) -> str | None:
+        """The JSON schema that the text was made from."""
+        return self.text.removeprefix(_JSON_RULE).removesuffix(_OPTIONS) if self.text.startswith(_JSON_RULE) else None
+
+
+def json_object() -> GrammarSource:
+    """Any JSON object. It begins with its brace, so that no blanks come before."""
+    return GrammarSource(schema_grammar({"type": "object"}))
+
+
+def json_schema(schema: object, *, strict: bool | None) -> GrammarSource:
+    """A JSON document that the schema allows. Properties come in the schema's order.
+
+    strict: True refuses what is not supported; else such keywords are left out, and a log line names them.
+    Raises GrammarError for an invalid schema, with its place.
+    """
+    check_schema(schema)
+    if schema is False:
+        raise GrammarError("the schema allows nothing.", pointer="")
+    document = {} if schema is True else schema
+    assert isinstance(document, dict)
+    try:
+        return GrammarSource(
+            schema_grammar(document), None if strict is True else schema_grammar(document, is_lenient=True)
+        )
+    except ValueError as error:  # NaN and the infinities, which are no JSON
+        raise GrammarError("a number of the schema is not finite.", pointer="") from error
+
+
+def regex(pattern: str) -> GrammarSource:
+    """Text that the pattern matches as a whole, in the syntax of Rust's regex crate."""
+    return GrammarSource(_checked(_from_regex(pattern)))
+
+
+def choice(options: Sequence[str]) -> GrammarSource:
+    """One of these texts, to the letter."""
+    if not options:
+        raise GrammarError("a choice needs at least one option.")
+    return GrammarSource(_checked(_from_regex("|".join(map(_literal, options)))))
+
+
+def grammar(text: str) -> GrammarSource:
+    """A grammar of the user's: Lark where it has a rule `start:` or a line %llguidance, else GBNF (EBNF with `root ::=`)."""
+    if not text.strip():
+        raise GrammarError("the grammar is empty.")
+    if is_lark_syntax(text):
+        return GrammarSource(_checked(text + _OPTIONS))
+    if len(text) > MAX_GBNF_BYTES:
+        raise GrammarError(f"a GBNF grammar must not be longer than {MAX_GBNF_BYTES} bytes, got {len(text)}.")
+    return GrammarSource(_checked(text), is_gbnf=True)
+
+
+def from_gbnf(lark: str) -> str:
+    """The grammar that llguidance made of GBNF, as the checker gives it out."""
+    return lark + _OPTIONS
+
+
+def schema_grammar(schema: dict[str, object], *, is_lenient: bool = False) -> str:
+    """The compiler's options are ours alone: x-guidance of a request does not count.
+
+    Raises ValueError for numbers that JSON does not have.
+    """
+    options = {
+        "item_separator": ",",
+        "key_separator": ":",
+        "whitespace_flexible": True,
+        "whitespace_pattern": WHITESPACE,
+        "coerce_one_of": is_lenient,
+        "lenient": is_lenient,
+    }
+    document = {**schema, "x-guidance": options}
+    if not _DRAFTS.fullmatch(str(document.get("$schema"))):
+        document.pop("$schema", None)
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    return _checked(_JSON_RULE + text + _OPTIONS)
+
+
+def _from_regex(pattern: str) -> str:
+    made = json.loads(LLMatcher.grammar_from_regex(_checked(pattern)))
+    return str(made["grammars"][0]["lark_grammar"]) + _OPTIONS
+
+
+def _literal(text: str) -> str:
+    """A pattern that matches this text only."""
+    return "".join(c if c.isalnum() or ord(c) > 127 else f"\\x{{{ord(c):X}}}" for c in text)
+
+
+def _checked(text: str) -> str:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise GrammarError("half of a surrogate pair stands in it alone, which is no text.") from error
+    if size > MAX_GRAMMAR_BYTES:
+        raise GrammarError(f"the text must not be longer than {MAX_GRAMMAR_BYTES} bytes, got {size}.")
+    return text

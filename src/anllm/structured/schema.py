@@ -1,0 +1,162 @@
+"""What is wrong with a JSON schema in itself, found before anything is compiled. Any thread.
+
+The compiler takes some invalid schemas without a word and names no place for others. Here the form of each keyword is
+checked, with the JSON pointer of the subschema that breaks it. Which keywords are supported is the compiler's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from anllm.structured.errors import GrammarError
+
+MAX_DEPTH = 100
+"""Levels of JSON in a schema. The compiler's own limit lies at 127, and it counts what is wrapped around as well."""
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")  # name -> schema
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = (
+    *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"),
+    *("unevaluatedItems", "unevaluatedProperties"),
+)
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minContains")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_BOUNDS = (
+    ("minimum", "maximum"),
+    ("exclusiveMinimum", "exclusiveMaximum"),
+    ("minItems", "maxItems"),
+    ("minLength", "maxLength"),
+    ("minProperties", "maxProperties"),
+)
+
+
+def check_schema(schema: object) -> None:
+    """Raises GrammarError for the first subschema that no JSON schema may hold. Follows no reference out of it."""
+    check_depth(schema)
+    pending = [("", schema)]
+    while pending:
+        pointer, subschema = pending.pop()
+        if isinstance(subschema, bool):
+            continue
+        if not isinstance(subschema, dict):
+            raise GrammarError(f"a schema must be an object or a boolean, got {_shown(subschema)}.", pointer=pointer)
+        for keyword, rule in _RULES.items():
+            if keyword in subschema and (broken := rule(subschema[keyword])):
+                raise _error(pointer, keyword, f"{broken}, got {_shown(subschema[keyword])}")
+        _check_bounds(pointer, subschema)
+        _check_reference(schema, pointer, subschema)
+        pending += [(pointer + suffix, inner) for suffix, inner in subschemas(subschema)][::-1]
+
+
+def check_depth(value: object) -> None:
+    """Raises GrammarError where JSON is nested so deep that parsers refuse it or run out of stack."""
+    level, depth = [value], 0
+    while level := [inner for outer in level for inner in _values(outer)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"the schema must not be nested deeper than {MAX_DEPTH} levels.", pointer="")
+
+
+def subschemas(schema: dict[str, object]) -> Iterator[tuple[str, object]]:
+    """(pointer from here, subschema) for each schema right inside this one; the values of enum and the like are none."""
+    for keyword, value in schema.items():
+        if keyword in _MAPS and isinstance(value, dict):
+            yield from ((f"/{keyword}/{_escaped(name)}", inner) for name, inner in value.items())
+        elif keyword == "dependencies" and isinstance(value, dict):
+            named = ((name, inner) for name, inner in value.items() if not isinstance(inner, list))
+            yield from ((f"/{keyword}/{_escaped(name)}", inner) for name, inner in named)
+        elif (keyword in _LISTS or keyword == "items") and isinstance(value, list):
+            yield from ((f"/{keyword}/{index}", inner) for index, inner in enumerate(value))
+        elif keyword in _SINGLE:
+            yield f"/{keyword}", value
+
+
+def resolve(root: object, pointer: str) -> object:
+    """What a JSON pointer names (RFC 6901). Raises LookupError where there is nothing."""
+    value = root
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal():
+            value = value[int(name)]
+        else:
+            raise LookupError(pointer)
+    return value
+
+
+def _check_bounds(pointer: str, schema: dict[str, object]) -> None:
+    for low, high in _BOUNDS:
+        least, most = schema.get(low), schema.get(high)
+        if _is_number(least) and _is_number(most) and least > most:  # type: ignore[operator] # both are numbers
+            raise _error(pointer, low, f"must not be above {high}, got {least} and {most}")
+
+
+def _check_reference(root: object, pointer: str, schema: dict[str, object]) -> None:
+    """A $ref whose target is nothing but a $ref, and so on round in a circle, means nothing."""
+    seen = []
+    target: object = schema
+    while isinstance(target, dict) and isinstance(reference := target.get("$ref"), str) and reference.startswith("#"):
+        if reference in seen:
+            raise _error(pointer, "$ref", f"goes round in a circle: {' to '.join([*seen, reference])}")
+        seen.append(reference)
+        if len(seen) > MAX_DEPTH:
+            raise _error(pointer, "$ref", f"must not lead through more than {MAX_DEPTH} further references")
+        try:
+            target = resolve(root, reference[1:])
+        except LookupError:
+            return  # an anchor, or missing: the compiler says which
+
+
+def _error(pointer: str, keyword: str, rule: str) -> GrammarError:
+    return GrammarError(f"{keyword} {rule}.", pointer=pointer, keyword=keyword)
+
+
+def _values(value: object) -> list[object]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    text = "an object" if isinstance(value, dict) else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _type_rule(value: object) -> str:
+    names = value if isinstance(value, list) else [value]
+    is_valid = bool(names) and all(name in _TYPES for name in names)
+    return "" if is_valid else f"must be one of {', '.join(_TYPES)}, or a list of them"
+
+
+def _must(rule: str, is_met: Callable[[object], bool]) -> Callable[[object], str]:
+    return lambda value: "" if is_met(value) else rule
+
+
+def _is_count(value: object) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload, no-any-return]
+
+
+def _is_list_of_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+_RULES: dict[str, Callable[[object], str]] = {
+    "type": _type_rule,
+    "enum": _must("must be a list with at least one value", lambda value: isinstance(value, list) and bool(value)),
+    "required": _must("must be a list of property names", _is_list_of_strings),
+    "multipleOf": _must("must be a number above 0", lambda value: _is_number(value) and value > 0),  # type: ignore[operator]
+    **{name: _must("must be a string", lambda value: isinstance(value, str)) for name in ("$ref", "pattern", "format")},
+    **{name: _must("must be an object", lambda value: isinstance(value, dict)) for name in _MAPS},
+    **{name: _must("must be a list with at least one schema", lambda v: isinstance(v, list) and v != []) for name in _LISTS},
+    **{name: _must("must be a whole number, 0 or more", _is_count) for name in _COUNTS},
+    # a boolean is how draft 4 writes the exclusive ones
+    **{name: _must("must be a number", lambda value: isinstance(value, int | float)) for name in _NUMBERS[:-1]},
+}
