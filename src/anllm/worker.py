@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
 
 import msgspec
 
+from anllm.core.events import EngineInfo
+from anllm.engine.loop import MakeMasks
 from anllm.engine.process import serve_socket
 from anllm.runner.build import RunnerSettings, build_runner
 from anllm.store.cache import cache_folder
+from anllm.structured.state import MaskComputer
+from anllm.structured.vocabulary import Vocabulary
+from anllm.text.tokenizer import HFTokenizer, load_tokenizer
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -32,8 +41,33 @@ def main(settings_text: str, log_level: str, address: str) -> int:
     logging.basicConfig(level=log_level, format=LOG_FORMAT)
     settings = decode_settings(settings_text)
     return serve_socket(
-        address, settings.scheduler, lambda on_progress: build_runner(settings, cache_folder(None), on_progress)
+        address,
+        settings.scheduler,
+        lambda on_progress: build_runner(settings, cache_folder(None), on_progress),
+        mask_maker(settings.folder),
     )
+
+
+def mask_maker(folder: Path) -> MakeMasks:
+    """Makes what grammars need of the model in `folder`; its tokenizer is read meanwhile. Models without an end token
+    get nothing, since a structured text would never end."""
+    tokenizer: Future[HFTokenizer] = Future()
+    Thread(target=_settle, args=(tokenizer, lambda: load_tokenizer(folder)), daemon=True).start()
+
+    def make(info: EngineInfo) -> MaskComputer | None:
+        loaded = tokenizer.result()
+        if not loaded.eos_token_ids:
+            return None
+        return MaskComputer(Vocabulary.of(loaded, loaded.special_token_ids, info.vocab_size))
+
+    return make
+
+
+def _settle(future: Future[HFTokenizer], work: Callable[[], HFTokenizer]) -> None:
+    try:
+        future.set_result(work())
+    except Exception as error:  # noqa: BLE001 - it is raised again where the result is asked for
+        future.set_exception(error)
 
 
 if __name__ == "__main__":

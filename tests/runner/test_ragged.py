@@ -127,6 +127,7 @@ class GpuLikeBackend:
 
     name = "test"
     blas = ""
+    prefill_tokens = 1024
 
     def __init__(self) -> None:
         self.kernels = SlowFusedKernels()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anllm.core.request import SamplingParams
-from anllm.core.step import ScheduledSequence, Slot, StepResult
+from anllm.core.step import Masks, ScheduledSequence, Slot, StepResult
 from anllm.runner.noise import device_noise, host_noise, row_keys
 from anllm.runner.sampler import NOT_A_NUMBER, DeviceSampler, HostSampler, Sampler
 from anllm.runner.seen import Seen
@@ -29,7 +29,7 @@ def make_row(seed: int | None = 0, index: int = 0, **params: Any) -> ScheduledSe
 
 
 def sample(sampler: Sampler, logits: np.ndarray, rows: list[ScheduledSequence]) -> list[int]:
-    result = sampler.draw(mx.array(logits.astype(np.float32)), rows, [None] * len(rows)).read()
+    result = sampler.draw(mx.array(logits.astype(np.float32)), rows, [None] * len(rows), {}).read()
     return list(result.token_ids)
 
 
@@ -302,7 +302,7 @@ def test_the_highest_temperatures_are_uniform(sampler: Sampler) -> None:
 def test_logits_of_every_float_type_are_taken(sampler: Sampler, dtype: mx.Dtype) -> None:
     logits = mx.array(random_logits(3, 50)).astype(dtype)
     mx.eval(logits)
-    tokens = sampler.draw(logits, [make_row(temperature=0)] * 3, [None] * 3).read().token_ids
+    tokens = sampler.draw(logits, [make_row(temperature=0)] * 3, [None] * 3, {}).read().token_ids
     assert list(tokens) == logits.astype(mx.float32).argmax(axis=-1).tolist()
 
 
@@ -310,9 +310,13 @@ def test_logits_of_every_float_type_are_taken(sampler: Sampler, dtype: mx.Dtype)
 
 
 def draw(
-    sampler: Sampler, logits: np.ndarray, rows: list[ScheduledSequence], seen: list[Seen | None] | None = None
+    sampler: Sampler,
+    logits: np.ndarray,
+    rows: list[ScheduledSequence],
+    seen: list[Seen | None] | None = None,
+    masks: Masks | None = None,
 ) -> StepResult:
-    return sampler.draw(mx.array(logits.astype(np.float32)), rows, seen or [None] * len(rows)).read()
+    return sampler.draw(mx.array(logits.astype(np.float32)), rows, seen or [None] * len(rows), masks or {}).read()
 
 
 def slow_changed(logits: np.ndarray, row: ScheduledSequence, prompt: list[int], output: list[int]) -> list[float]:
@@ -356,6 +360,36 @@ def test_bias_bans_and_penalties_are_those_of_the_slow_way(sampler: Sampler) -> 
         seen.append(seen_of(prompt, output) if row.params.has_penalties else None)
         expected.append(int(np.argmax(slow_changed(logits[i], row, prompt, output))))
     assert list(draw(sampler, logits, rows, seen).token_ids) == expected
+
+
+@both
+@pytest.mark.parametrize("vocab_size", [80, 64, 37])
+def test_bound_rows_get_what_their_masks_allow_and_others_what_they_would(sampler: Sampler, vocab_size: int) -> None:
+    generator = random.Random(4)
+    logits = random_logits(40, vocab_size)
+    rows, masks, expected = [], {}, []
+    for i in range(40):
+        few = sorted(generator.sample(range(vocab_size), generator.randrange(1, 20)))
+        row = replace(
+            make_row(temperature=0 if i % 3 else 0.7, allowed_token_ids=tuple(few) if i % 4 == 1 else ()),
+            request_id=i,
+            banned_token_ids=tuple(few) if i % 4 == 2 else (),  # which masks leave out by themselves
+        )
+        rows.append(row)
+        if i % 4 in (0, 2):
+            words = np.zeros(-(-vocab_size // 32), np.uint32)
+            for token in few:
+                words[token // 32] |= np.uint32(1 << token % 32)
+            masks[i] = words.tobytes()
+        expected.append(few if i % 4 in (0, 1, 2) else list(range(vocab_size)))
+    result = draw(sampler, logits, rows, masks=masks)
+    for i, (token, allowed) in enumerate(zip(result.token_ids, expected, strict=True)):
+        assert token in allowed
+        if i % 3:
+            assert token == max(allowed, key=lambda j: logits[i, j])
+    unbound = [i for i in range(40) if i not in masks]
+    without = draw(sampler, logits[unbound], [rows[i] for i in unbound])
+    assert [result.token_ids[i] for i in unbound] == list(without.token_ids)
 
 
 @both

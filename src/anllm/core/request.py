@@ -41,6 +41,8 @@ class SamplingParams:
     logit_bias: (token id, what is added to its logit), each token at most once.
     allowed_token_ids: draw among these only; empty is all.
     min_tokens: no end token before so many tokens.
+    grammar: what the output must be, as text that anllm.structured made; "" is anything. No end token comes before
+        it is whole, and nothing behind it. Goes before min_tokens, and in place of allowed_token_ids.
     logprobs: tell for each token its log probability, and those of this many most likely ones; None tells nothing. They
         are those of the model itself: before penalties, bias, temperature and all filters.
     prompt_logprobs: the same for each token of the prompt but the first, which the model says nothing about.
@@ -66,6 +68,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     min_tokens: int = 0
+    grammar: str = ""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 

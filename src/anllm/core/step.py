@@ -6,7 +6,7 @@ the runner only computes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,6 +78,11 @@ class ScheduledSequence:
     def is_decode(self) -> bool:
         return self.sample and len(self.token_ids) == 1
 
+    @property
+    def needs_mask(self) -> bool:
+        """Whether what may be drawn depends on the tokens before."""
+        return self.sample and self.params.grammar != ""
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -93,6 +98,14 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(len(s.token_ids) for s in self.scheduled)
+
+    @property
+    def needs_masks(self) -> bool:
+        return any(s.needs_mask for s in self.scheduled)
+
+
+# Request id -> a bit for each token that may be drawn: bit i % 8 of byte i // 8 for token i.
+Masks = Mapping[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,12 @@ class StepResult:
 
 class InFlight(Protocol):
     """A step that was submitted."""
+
+    def draw(self, masks: Masks) -> None:
+        """For a plan that needs masks, and for no other: let its tokens be drawn. Called once, before result(), when
+        the steps before it have been read, since that is what masks depend on; the model computes meanwhile. A row
+        that needs a mask and has none may get any token. Raises what the step raised."""
+        ...
 
     def result(self) -> StepResult:
         """Wait for it. Called once, in the order of submission. Raises what the step raised."""

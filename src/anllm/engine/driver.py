@@ -21,7 +21,7 @@ from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, EngineInfo, StepEvents
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.core.step import Runner
-from anllm.engine.loop import Command, EngineLoop
+from anllm.engine.loop import Command, EngineLoop, MakeMasks, no_masks
 from anllm.errors import AnllmError, StepError, from_engine
 
 RunnerFactory = Callable[[], Runner]
@@ -73,8 +73,14 @@ class EngineDriver:
     A request that ended is forgotten with the poll() that told so.
     """
 
-    def __init__(self, runner_factory: RunnerFactory, config: SchedulerConfig | None = None) -> None:
-        """Builds the runner on the engine's own thread; raises what the factory raises."""
+    def __init__(
+        self,
+        runner_factory: RunnerFactory,
+        config: SchedulerConfig | None = None,
+        make_masks: MakeMasks = no_masks,
+    ) -> None:
+        """Builds the runner on the engine's own thread; raises what the factory raises. make_masks: for requests with a
+        grammar."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="anllm-engine")
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StepEvents] = queue.SimpleQueue()
@@ -82,7 +88,9 @@ class EngineDriver:
         self._ids = itertools.count()
         self._thread_state = threading.local()
         try:
-            self._loop = self._thread.submit(self._build, runner_factory, config or SchedulerConfig()).result()
+            self._loop = self._thread.submit(
+                self._build, runner_factory, config or SchedulerConfig(), make_masks
+            ).result()
         except BaseException:
             self._thread.shutdown()
             raise
@@ -172,11 +180,13 @@ class EngineDriver:
 
     # -- on the engine's thread ----------------------------------------------------------------------------------------
 
-    def _build(self, runner_factory: RunnerFactory, config: SchedulerConfig) -> EngineLoop | None:
+    def _build(
+        self, runner_factory: RunnerFactory, config: SchedulerConfig, make_masks: MakeMasks
+    ) -> EngineLoop | None:
         runner = runner_factory()
         self._info = runner.info
         self._thread_state.end = _AtThreadEnd(self._drop)
-        return EngineLoop(runner, config, self._outbox.put)
+        return EngineLoop(runner, config, self._outbox.put, masks=make_masks(runner.info))
 
     def _step(self) -> bool:
         assert self._loop is not None, "the engine is closed"

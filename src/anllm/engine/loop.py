@@ -1,7 +1,8 @@
 """The engine's loop: drain the inbox, schedule, run, update, emit. Owned by one thread, which does all MLX work.
 
 Where the runner can, it goes one step ahead: step N+1 is scheduled and submitted, from tokens of step N that nobody has
-read yet, before step N is read. So the device never waits for the host. The plain order stands beside it.
+read yet, before step N is read. So the device never waits for the host. The plain order stands beside it. With
+sequences that are bound to a grammar, step N is read between N+1's model and N+1's sampling.
 """
 
 from __future__ import annotations
@@ -10,18 +11,27 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Abort, Add, Failed, StepEvents
-from anllm.core.step import InFlight, Runner, StepPlan, StepResult
+from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, StepEvents
+from anllm.core.request import Request
+from anllm.core.step import InFlight, Masks, Runner, StepPlan, StepResult
+from anllm.engine.constraints import Constraints
 from anllm.errors import AnllmError
 from anllm.kvcache.pool import KVPool
 from anllm.scheduler.scheduler import Scheduler
+from anllm.structured.state import MaskComputer
 
 logger = logging.getLogger(__name__)
 
 Command = Add | Abort
+MakeMasks = Callable[[EngineInfo], MaskComputer | None]
 MAX_FAILED_STEPS = 3  # in a row; then the model is broken, not a request
+
+
+def no_masks(info: EngineInfo) -> None:
+    """For engines that get no requests with a grammar."""
 
 
 class EngineBrokenError(Exception):
@@ -37,7 +47,9 @@ class EngineLoop:
         config: SchedulerConfig,
         emit: Callable[[StepEvents], None],
         clock: Callable[[], float] = time.monotonic,
+        masks: MaskComputer | None = None,
     ) -> None:
+        """masks: for requests with a grammar; without it they fail."""
         info = runner.info
         pool = KVPool(
             budget_bytes=info.kv_budget_bytes,
@@ -52,6 +64,7 @@ class EngineLoop:
             eos_token_ids=info.eos_token_ids,
             prefill_tokens=info.prefill_tokens,
         )
+        self._constraints = Constraints(masks)
         self._runner = runner
         self._emit = emit
         self._clock = clock
@@ -65,11 +78,12 @@ class EngineLoop:
             if isinstance(command, Abort):
                 for request_id in command.request_ids:
                     self.scheduler.abort(request_id)
+                self._constraints.forget(command.request_ids)
                 continue
-            try:
-                self.scheduler.add(command.request)
-            except AnllmError as error:
-                failed.append(Failed(command.request.request_id, type(error).__name__, error.message))
+            request = command.request
+            failure = self._constraints.begin(request) if request.params.grammar else self._queue(request)
+            if failure is not None:
+                failed.append(failure)
         if failed:
             self._emit(StepEvents(failed=tuple(failed)))
 
@@ -78,10 +92,14 @@ class EngineLoop:
 
         Raises EngineBrokenError after MAX_FAILED_STEPS in a row; the sequences in them have had their Failed.
         """
+        self._queue_compiled()
         plan = self.scheduler.schedule(self._clock())
         if plan is None and not self._in_flight:
-            return False
-        goes_ahead = plan is not None and self._submit(plan) and self._runner.runs_ahead
+            return self._constraints.wait()
+        has_begun = plan is not None and self._submit(plan)
+        if plan is not None and has_begun and plan.needs_masks:
+            has_begun = self._draw(plan)
+        goes_ahead = has_begun and self._runner.runs_ahead
         while len(self._in_flight) > goes_ahead:
             self._emit(self._read())
         if self._num_failed_steps >= MAX_FAILED_STEPS:
@@ -96,7 +114,43 @@ class EngineLoop:
 
     def close(self) -> None:
         """The end; on the thread that stepped."""
+        self._constraints.close()
         self._runner.close()
+
+    def _queue(self, request: Request) -> Failed | None:
+        try:
+            self.scheduler.add(request)
+        except AnllmError as error:
+            return Failed(request.request_id, type(error).__name__, error.message)
+        return None
+
+    def _queue_compiled(self) -> None:
+        ready, failed = self._constraints.take_ready()
+        failed += [failure for request in ready if (failure := self._queue(request)) is not None]
+        self._tell_failed(failed)
+
+    def _tell_failed(self, failed: list[Failed]) -> None:
+        """Requests that end here, wherever they are."""
+        if failed:
+            for failure in failed:
+                self.scheduler.abort(failure.request_id)
+            self._constraints.forget(failure.request_id for failure in failed)
+            self._emit(StepEvents(failed=tuple(failed)))
+
+    def _draw(self, plan: StepPlan) -> bool:
+        """Let the plan that was submitted last be sampled, now that what its masks depend on can be known. Whether
+        that could be begun."""
+        while len(self._in_flight) > 1:
+            self._emit(self._read())
+        masks, failed = self._constraints.masks(plan)
+        self._tell_failed(failed)
+        _, in_flight = self._in_flight[-1]
+        try:
+            in_flight.draw(masks)
+        except Exception as error:
+            self._in_flight[-1] = (plan, _Failure(error))
+            return False
+        return True
 
     def _submit(self, plan: StepPlan) -> bool:
         """Whether it could be begun; if not, the reason is told when its turn comes to be read."""
@@ -116,9 +170,25 @@ class EngineLoop:
             # The one broad except of the engine: whatever the model raised, it ends the requests of this step only.
             logger.exception("step with %d sequences failed", len(plan.scheduled))
             self._num_failed_steps += 1
-            return self.scheduler.fail(plan, "The model failed on this step. The server's log has the reason.")
-        self._num_failed_steps = 0
-        return self.scheduler.update(plan, result, self._clock())
+            events = self.scheduler.fail(plan, "The model failed on this step. The server's log has the reason.")
+        else:
+            self._num_failed_steps = 0
+            events = self._advanced(self.scheduler.update(plan, result, self._clock()))
+        ends: tuple[Finished | Failed, ...] = (*events.finished, *events.failed)
+        self._constraints.forget(end.request_id for end in ends)
+        return events
+
+    def _advanced(self, events: StepEvents) -> StepEvents:
+        """With the ends of sequences whose grammar allows nothing more, or was not followed."""
+        complete, failed = self._constraints.advance(events.tokens)
+        finished = [end for request_id in complete if (end := self.scheduler.finish(request_id)) is not None]
+        for failure in failed:
+            self.scheduler.abort(failure.request_id)
+        if not finished and not failed:
+            return events
+        ended = {failure.request_id for failure in failed}
+        kept = tuple(end for end in events.finished if end.request_id not in ended)
+        return replace(events, finished=(*kept, *finished), failed=(*events.failed, *failed))
 
 
 class _Failure:
@@ -126,6 +196,9 @@ class _Failure:
 
     def __init__(self, error: Exception) -> None:
         self._error = error
+
+    def draw(self, masks: Masks) -> None:
+        raise self._error
 
     def result(self) -> StepResult:
         raise self._error

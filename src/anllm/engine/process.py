@@ -23,7 +23,7 @@ import zmq.asyncio
 from anllm.config import SchedulerConfig
 from anllm.core.events import LoadFailed, LoadProgress
 from anllm.core.step import Runner
-from anllm.engine.loop import Command, EngineLoop
+from anllm.engine.loop import Command, EngineLoop, MakeMasks, no_masks
 from anllm.engine.transport import REST_AFTER_S, Frame, OnFrame, decode, drive, encode
 from anllm.errors import AnllmError
 
@@ -133,6 +133,7 @@ def serve_socket(
     address: str,
     config: SchedulerConfig,
     runner_factory: Callable[[Callable[[LoadProgress], None]], Runner],
+    make_masks: MakeMasks = no_masks,
 ) -> int:
     """The child's main: make the runner, then step until the parent is gone. Returns the exit code.
 
@@ -153,7 +154,7 @@ def serve_socket(
         emit(LoadFailed(error.message))
         socket.close(linger=1000)
         return 1
-    loop = EngineLoop(runner, config, emit)
+    loop = EngineLoop(runner, config, emit, masks=make_masks(runner.info))
     emit(runner.info)
     for is_idle in drive(loop):
         if is_idle and not socket.poll(int(REST_AFTER_S * 1000)):

@@ -19,7 +19,7 @@ import msgspec
 from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, EngineInfo, LoadFailed, LoadProgress, StepEvents
 from anllm.core.step import Runner
-from anllm.engine.loop import Command, EngineLoop
+from anllm.engine.loop import Command, EngineLoop, MakeMasks, no_masks
 from anllm.errors import AnllmError
 
 logger = logging.getLogger(__name__)
@@ -66,9 +66,12 @@ class Transport(Protocol):
 class ThreadTransport:
     """The engine on a thread of this process: for tests, and where a second process is not wanted."""
 
-    def __init__(self, runner_factory: Callable[[], Runner], config: SchedulerConfig) -> None:
+    def __init__(
+        self, runner_factory: Callable[[], Runner], config: SchedulerConfig, make_masks: MakeMasks = no_masks
+    ) -> None:
         self._runner_factory = runner_factory
         self._config = config
+        self._make_masks = make_masks
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
 
     async def run(self, on_frame: OnFrame) -> str:
@@ -81,7 +84,7 @@ class ThreadTransport:
 
         def work() -> None:
             try:
-                serve_queue(self._runner_factory, self._config, self._inbox, emit)
+                serve_queue(self._runner_factory, self._config, self._inbox, emit, self._make_masks)
                 reason = "closed"
             except Exception as error:  # the top of the engine's thread: nothing may end it unseen
                 logger.exception("the engine ended")
@@ -104,6 +107,7 @@ def serve_queue(
     config: SchedulerConfig,
     inbox: queue.SimpleQueue[Command | None],
     emit: Callable[[Frame], None],
+    make_masks: MakeMasks,
 ) -> None:
     """The engine's thread: make the runner, then step until None comes out of the inbox.
 
@@ -114,7 +118,7 @@ def serve_queue(
     except AnllmError as error:
         emit(LoadFailed(error.message))
         return
-    loop = EngineLoop(runner, config, emit)
+    loop = EngineLoop(runner, config, emit, masks=make_masks(runner.info))
     emit(runner.info)
     for is_idle in drive(loop):
         commands = take_all(inbox, is_idle)

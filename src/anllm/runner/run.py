@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import mlx.core as mx
 
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingParams
-from anllm.core.step import InFlight, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
+from anllm.core.step import InFlight, Masks, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
 from anllm.errors import ModelError
 from anllm.kvcache.pool import SMALLEST_CAPACITY
 from anllm.runner.backends import Backend
@@ -68,29 +68,31 @@ class ModelRunner:
     def submit(self, plan: StepPlan) -> InFlight:
         if self.runs_ahead:
             return self._begin(plan)
+        if plan.needs_masks:
+            return self._begin_forward(plan)
         return _Done(self.run(plan))
 
     def run(self, plan: StepPlan) -> StepResult:
         """The plain way: compute, then sample, then return."""
         self._seen.follow(plan, {})
         logits = self._forward.logits(plan)
-        return StepResult([]) if logits is None else self._begin_reading(logits, plan).result()
+        return StepResult([]) if logits is None else self._begin_reading(logits, plan, {}).result()
 
-    def _begin_reading(self, logits: mx.array, plan: StepPlan) -> _Computing:
+    def _begin_reading(self, logits: mx.array, plan: StepPlan, masks: Masks) -> _Computing:
         """What is made of the plan's logits, nothing of it evaluated."""
         entries = [s for s in plan.scheduled if s.scored_token_ids]
         if not entries:
-            return _Computing(self._draw(logits, plan), None)
+            return _Computing(self._draw(logits, plan, masks), None)
         sampled, scored = split_rows(plan)
-        drawn = self._draw(logits[mx.array(sampled)], plan) if sampled else None
+        drawn = self._draw(logits[mx.array(sampled)], plan, masks) if sampled else None
         return _Computing(drawn, ScoredPrompts(logits[mx.array(scored)], entries))
 
-    def _draw(self, logits: mx.array, plan: StepPlan) -> Drawn:
+    def _draw(self, logits: mx.array, plan: StepPlan, masks: Masks) -> Drawn:
         rows = [s for s in plan.scheduled if s.sample]
-        return self._sampler.draw(logits, rows, [self._seen.of(row) for row in rows])
+        return self._sampler.draw(logits, rows, [self._seen.of(row) for row in rows], masks)
 
     def _begin(self, plan: StepPlan) -> InFlight:
-        """Submit the whole step, sampling included, and wait for nothing."""
+        """Submit the whole step, sampling included unless it needs masks, and wait for nothing."""
         assert isinstance(self._forward, FlattenedForward)
         assert isinstance(self._sampler, DeviceSampler)
         if any(s.params.has_penalties for s in plan.scheduled):
@@ -100,7 +102,27 @@ class ModelRunner:
         if logits is None:
             mx.async_eval(touched)
             return _Computing(None, None)
-        computing = self._begin_reading(logits, plan)
+        if plan.needs_masks:
+            mx.async_eval(logits, *touched)
+            return _Undrawn(lambda masks: self._begin_drawing(logits, plan, masks))
+        return self._begin_drawing(logits, plan, {}, touched)
+
+    def _begin_forward(self, plan: StepPlan) -> InFlight:
+        """The plain way for a plan that needs masks: the model computes on MLX's thread while they are made on ours."""
+        self._seen.follow(plan, {})
+        if isinstance(self._forward, FlattenedForward):
+            logits, touched = self._forward.begin(plan)
+            mx.async_eval(logits, *touched)
+        else:
+            logits = self._forward.logits(plan)
+        assert logits is not None  # who needs a mask samples
+        return _Undrawn(lambda masks: self._begin_reading(logits, plan, masks))
+
+    def _begin_drawing(
+        self, logits: mx.array, plan: StepPlan, masks: Masks, touched: Sequence[mx.array] = ()
+    ) -> _Computing:
+        """Submit what is made of the logits. touched: what is to be submitted with it."""
+        computing = self._begin_reading(logits, plan, masks)
         mx.async_eval(*computing.arrays, *touched)
         if computing.drawn is not None:
             self._last = SampledTokens(computing.drawn.tokens, plan)
@@ -154,8 +176,26 @@ class _Done:
     def __init__(self, result: StepResult) -> None:
         self._result = result
 
+    def draw(self, masks: Masks) -> None:
+        raise AssertionError("this step needs no masks")
+
     def result(self) -> StepResult:
         return self._result
+
+
+class _Undrawn:
+    """A step whose model has been submitted, and whose tokens wait for masks."""
+
+    def __init__(self, begin_drawing: Callable[[Masks], _Computing]) -> None:
+        self._begin_drawing = begin_drawing
+        self._computing: _Computing | None = None
+
+    def draw(self, masks: Masks) -> None:
+        self._computing = self._begin_drawing(masks)
+
+    def result(self) -> StepResult:
+        assert self._computing is not None, "read before it was drawn"
+        return self._computing.result()
 
 
 class _Computing:
@@ -164,6 +204,9 @@ class _Computing:
     def __init__(self, drawn: Drawn | None, scored: ScoredPrompts | None) -> None:
         self.drawn = drawn
         self._scored = scored
+
+    def draw(self, masks: Masks) -> None:
+        raise AssertionError("this step needs no masks")
 
     @property
     def arrays(self) -> list[mx.array]:

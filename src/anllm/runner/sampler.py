@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 
 from anllm.core.events import TokenLogprobs
-from anllm.core.step import ScheduledSequence, StepResult
+from anllm.core.step import Masks, ScheduledSequence, StepResult
 from anllm.runner.logprobs import LOWEST_LOGPROB, token_logprobs
 from anllm.runner.noise import device_noise, host_noise, row_keys
 from anllm.runner.seen import Seen
@@ -50,8 +50,11 @@ class Drawn(Protocol):
 
 
 class Sampler(Protocol):
-    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> Drawn:
-        """logits: [rows, vocab]. One token per row. seen: for rows with penalties the tokens that are there already."""
+    def draw(
+        self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None], masks: Masks
+    ) -> Drawn:
+        """logits: [rows, vocab]. One token per row. seen: for rows with penalties the tokens that are there already.
+        masks: for rows bound to a grammar."""
         ...
 
 
@@ -59,16 +62,20 @@ def is_greedy(row: ScheduledSequence) -> bool:
     return row.params.temperature == 0 or row.params.top_p == 0 or row.params.top_k == 1
 
 
-def added(row: ScheduledSequence, vocab_size: int) -> tuple[list[int], list[float]]:
-    """Tokens, and what is added to their logits: bias, and minus infinity for banned ones. Tokens that a tokenizer has
-    and the model does not are left out: they can't be drawn anyway."""
-    changes = [*row.params.logit_bias, *((token, -math.inf) for token in row.banned_token_ids)]
+def added(row: ScheduledSequence, vocab_size: int, masks: Masks) -> tuple[list[int], list[float]]:
+    """Tokens, and what is added to their logits: bias, and minus infinity for banned ones, which a mask leaves out by
+    itself. Tokens that a tokenizer has and the model does not are left out: they can't be drawn anyway."""
+    banned = () if row.request_id in masks else row.banned_token_ids
+    changes = [*row.params.logit_bias, *((token, -math.inf) for token in banned)]
     known = [(token, value) for token, value in changes if 0 <= token < vocab_size]
     return [token for token, _ in known], [value for _, value in known]
 
 
-def allowed(row: ScheduledSequence, vocab_size: int) -> np.ndarray | None:
+def allowed(row: ScheduledSequence, vocab_size: int, masks: Masks) -> np.ndarray | None:
     """Bool [vocab_size]: the tokens that may be drawn; None where all may."""
+    bits = masks.get(row.request_id)
+    if bits is not None:
+        return np.unpackbits(np.frombuffer(bits, np.uint8), count=vocab_size, bitorder="little").view(bool)
     if not row.params.allowed_token_ids:
         return None
     mask = np.zeros(vocab_size, bool)
@@ -100,18 +107,20 @@ class HostDrawn:
 class HostSampler:
     """In NumPy: the quickest on a CPU, where logits are in host memory anyway."""
 
-    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> HostDrawn:
+    def draw(
+        self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None], masks: Masks
+    ) -> HostDrawn:
         host = np.array(logits.astype(mx.float32), copy=False)
-        tokens = [self._draw_row(*one) for one in zip(host, rows, seen, strict=True)]
+        tokens = [self._draw_row(*one, masks) for one in zip(host, rows, seen, strict=True)]
         asks = any(row.params.logprobs is not None for row in rows)
         told = [host_logprobs(*one) for one in zip(host, rows, tokens, strict=True)] if asks else ()
         return HostDrawn(StepResult(tokens, told))
 
-    def _draw_row(self, logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> int:
+    def _draw_row(self, logits: np.ndarray, row: ScheduledSequence, seen: Seen | None, masks: Masks) -> int:
         """logits: [vocab] float32"""
         if not np.isfinite(logits[logits.argmax()]):  # NaN wins any comparison, so it is found here
             return NOT_A_NUMBER
-        logits = changed(logits, row, seen)
+        logits = changed(logits, row, seen, masks)
         best = int(logits.argmax())
         if is_greedy(row) or not np.isfinite(logits[best]):
             return best
@@ -127,10 +136,10 @@ class HostSampler:
         return int((scores - np.log(host_noise(row_keys(row), len(scores)))).argmax())
 
 
-def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None) -> np.ndarray:
+def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None, masks: Masks) -> np.ndarray:
     """Logits [vocab] with bias, bans and penalties; the same array where there are none."""
-    tokens, values = added(row, len(logits))
-    mask = allowed(row, len(logits))
+    tokens, values = added(row, len(logits), masks)
+    mask = allowed(row, len(logits), masks)
     if not tokens and mask is None and seen is None:
         return logits
     logits = logits.copy() if mask is None else np.where(mask, logits, -np.inf).astype(logits.dtype)
@@ -215,31 +224,45 @@ class DeviceSampler:
 
     BISECTIONS = 24  # halvings of the interval in which an edge lies; float32 has as many bits
 
-    def draw(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> DeviceDrawn:
+    def draw(
+        self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None], masks: Masks
+    ) -> DeviceDrawn:
         own = logits.astype(mx.float32)
         top = mx.take_along_axis(own, mx.argmax(own, axis=-1)[:, None], axis=-1)[:, 0]
-        logits = self._changed(own, rows, seen)
+        logits = self._changed(own, rows, seen, masks)
         tokens = mx.argmax(logits, axis=-1)
         if not all(map(is_greedy, rows)):
             tokens = mx.where(mx.array(list(map(is_greedy, rows))), tokens, self._drawn(logits, rows))
         return DeviceDrawn(mx.where(mx.isfinite(top), tokens.astype(mx.int32), NOT_A_NUMBER), own, rows)
 
-    def _changed(self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None]) -> mx.array:
+    def _changed(
+        self, logits: mx.array, rows: Sequence[ScheduledSequence], seen: Sequence[Seen | None], masks: Masks
+    ) -> mx.array:
         """Logits [rows, vocab] with bias, bans and penalties; all rows in one go."""
-        sums = [added(row, logits.shape[-1]) for row in rows]
+        sums = [added(row, logits.shape[-1], masks) for row in rows]
         if any(tokens for tokens, _ in sums):
             index = mx.array(np.repeat(np.arange(len(rows)), [len(tokens) for tokens, _ in sums]))
             tokens = mx.array([token for tokens, _ in sums for token in tokens])
             logits = logits.at[index, tokens].add(mx.array([value for _, values in sums for value in values]))
-        masks = {i: mask for i, row in enumerate(rows) if (mask := allowed(row, logits.shape[-1])) is not None}
-        if masks:
-            which, changed = mx.array(list(masks)), mx.array(logits)
-            changed[which] = mx.where(mx.array(np.stack(list(masks.values()))), logits[which], -mx.inf)
-            logits = changed
+        listed = [i for i, row in enumerate(rows) if row.params.allowed_token_ids and row.request_id not in masks]
+        if listed:
+            stacked = np.stack([cast("np.ndarray", allowed(rows[i], logits.shape[-1], {})) for i in listed])
+            logits = self._only(mx.array(stacked), listed, logits)
+        bound = [i for i, row in enumerate(rows) if row.request_id in masks]
+        if bound:
+            packed = np.stack([np.frombuffer(masks[rows[i].request_id], np.uint8) for i in bound])
+            logits = self._only(unpacked(mx.array(packed))[:, : logits.shape[-1]], bound, logits)
         penalised = [i for i, one in enumerate(seen) if one is not None]
         if penalised:
             logits = self._penalised(logits, penalised, rows, [one for one in seen if one is not None])
         return logits
+
+    def _only(self, allowed: mx.array, which: list[int], logits: mx.array) -> mx.array:
+        """Logits [rows, vocab] with minus infinity where a row of `which` does not allow the token. allowed: bool
+        [len(which), vocab]"""
+        index, changed = mx.array(which), mx.array(logits)
+        changed[index] = mx.where(allowed, logits[index], -mx.inf)
+        return changed
 
     def _penalised(
         self, logits: mx.array, which: list[int], rows: Sequence[ScheduledSequence], seen: Sequence[Seen]
@@ -295,3 +318,10 @@ class DeviceSampler:
             enough = mx.where(weights >= middle, weights, 0).sum(axis=-1, keepdims=True) >= needed
             low, high = mx.where(enough, middle, low), mx.where(enough, high, middle)
         return mx.where((weights >= low) | (top_p >= 1), weights, 0)
+
+
+def unpacked(packed: mx.array) -> mx.array:
+    """uint8 [rows, n] -> bool [rows, 8 n], the lowest bit of each byte first. Packed, a mask is an eighth of what would
+    have to go to the device."""
+    bits = (packed[:, :, None] >> mx.arange(8, dtype=mx.uint8)) & 1
+    return bits.reshape(packed.shape[0], -1).astype(mx.bool_)

@@ -145,6 +145,14 @@ class Scheduler:
 
     # -- further verbs -------------------------------------------------------------------------------------------------
 
+    def finish(self, request_id: int) -> Finished | None:
+        """End a sequence whose output is whole, though the model goes on. None if it has ended already."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        self._end(sequence)
+        return Finished(request_id, FinishReason.STOP, sequence.num_cached_tokens)
+
     def fail(self, plan: StepPlan, message: str) -> StepEvents:
         """The step raised: end the sequences that were in it, and no others."""
         self._submitted_s.popleft()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from anllm.core.events import EngineInfo, TokenLogprobs
-from anllm.core.step import PENDING, ScheduledSequence, Slot, StepPlan, StepResult
+from anllm.core.step import PENDING, Masks, ScheduledSequence, Slot, StepPlan, StepResult
 
 Model = Callable[[tuple[int, ...]], int]
 LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
@@ -52,13 +52,25 @@ def _prompt_logprobs(scheduled: ScheduledSequence) -> tuple[TokenLogprobs, ...]:
     )
 
 
-class FakeStep:
-    """A step of a FakeRunner, which is done when it is submitted."""
+def _allowed(token_id: int, mask: bytes) -> int:
+    """The token, or if the mask forbids it one that it allows, which one the token says."""
+    allowed = [i for i in range(8 * len(mask)) if mask[i // 8] >> i % 8 & 1]
+    return token_id if token_id in allowed or not allowed else allowed[token_id % len(allowed)]
 
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
+
+class FakeStep:
+    """A step of a FakeRunner, which is done when it is submitted, or when its masks are known."""
+
+    def __init__(self, run: Callable[[Masks], StepResult], *, needs_masks: bool) -> None:
+        self._run = run
+        self._result = None if needs_masks else run({})
+
+    def draw(self, masks: Masks) -> None:
+        assert self._result is None, "drawn twice, or without need"
+        self._result = self._run(masks)
 
     def result(self) -> StepResult:
+        assert self._result is not None, "read before it was drawn"
         return self._result
 
 
@@ -96,10 +108,11 @@ class FakeRunner:
         self._rows: dict[Slot, tuple[int, ...]] = {}
 
     def submit(self, plan: StepPlan) -> FakeStep:
-        return FakeStep(self.run(plan))
+        return FakeStep(lambda masks: self.run(plan, masks), needs_masks=plan.needs_masks)
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
         """Submit and read."""
+        masks = masks or {}
         self._before_run(plan)
         self.plans.append(plan)
         self._resize(plan)
@@ -110,7 +123,7 @@ class FakeRunner:
         slots = [s.slot for s in plan.scheduled]
         assert len(slots) == len(set(slots)), "a slot twice in one step"
         assert {copy.target for copy in plan.copies} <= set(slots), "a row copied for nobody"
-        computed = [(s.request_id, token) for s in plan.scheduled if (token := self._compute(s)) is not None]
+        computed = [(s.request_id, token) for s in plan.scheduled if (token := self._compute(s, masks)) is not None]
         self._sampled = dict(computed)
         told = [
             _logprobs(s, token) for s, (_, token) in zip((s for s in plan.scheduled if s.sample), computed, strict=True)
@@ -138,11 +151,14 @@ class FakeRunner:
         assert start <= len(row), "a gap in the row"
         self._rows[slot] = row[:start] + token_ids
 
-    def _compute(self, scheduled: ScheduledSequence) -> int | None:
+    def _compute(self, scheduled: ScheduledSequence, masks: Masks) -> int | None:
         token_ids = scheduled.token_ids
         if token_ids[-1] == PENDING:
             assert self.runs_ahead
             token_ids = (*token_ids[:-1], self._sampled[scheduled.request_id])
         assert PENDING not in token_ids
         self._write(scheduled.slot, scheduled.start, token_ids)
-        return self._model(self._rows[scheduled.slot]) if scheduled.sample else None
+        if not scheduled.sample:
+            return None
+        token_id = self._model(self._rows[scheduled.slot])
+        return _allowed(token_id, masks[scheduled.request_id]) if scheduled.request_id in masks else token_id

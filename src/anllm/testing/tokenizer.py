@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 EOS = 256
 
@@ -14,6 +14,7 @@ class ByteTokenizer:
     vocab_size = 257
     bos_token_id: int | None = None
     eos_token_ids = frozenset({EOS})
+    special_token_ids = frozenset({EOS})
     max_token_chars = 1
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -38,7 +39,7 @@ class ByteTokenizer:
     def piece(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("latin-1")
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
+    def detokenizer(self, *, skip_special_tokens: bool = True, kept: Collection[str] = ()) -> ByteDetokenizer:
         return ByteDetokenizer(end="" if skip_special_tokens else "<eos>")
 
 

@@ -36,9 +36,13 @@ class IncrementalDetokenizer:
         backend: Tokenizer,
         special_token_ids: frozenset[int] = frozenset(),
         whole_texts: WholeTexts | None = None,
+        *,
+        keeps_some: bool = False,
     ) -> None:
-        """Without whole_texts, every token is decoded; without special_token_ids, special ones are written out."""
+        """Without whole_texts, every token is decoded; without special_token_ids, special ones are written out.
+        keeps_some: special_token_ids are not all there are, and the others are written out."""
         self._backend = backend
+        self._skips_special = bool(special_token_ids) and not keeps_some
         self._special_token_ids = special_token_ids
         self._whole_texts: Mapping[int, str | None] = defaultdict(lambda: None) if whole_texts is None else whole_texts
         self._context: list[int] = []  # tokens whose text is out; decoding starts here
@@ -96,7 +100,7 @@ class IncrementalDetokenizer:
         return _text_behind(self._decode(self._context), text)
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=bool(self._special_token_ids))
+        return self._backend.decode(token_ids, skip_special_tokens=self._skips_special)
 
 
 def _text_behind(known: str, text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 
@@ -40,6 +40,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Tokens that stand for no text."""
+        ...
+
+    @property
     def max_token_chars(self) -> int:
         """Characters of the longest token, so that a text of more than n * max_token_chars has more than n tokens."""
         ...
@@ -61,4 +66,6 @@ class Tokenizer(Protocol):
         """The token as the vocabulary writes it; "" for an id that is no token."""
         ...
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer: ...
+    def detokenizer(self, *, skip_special_tokens: bool = True, kept: Collection[str] = ()) -> Detokenizer:
+        """kept: names of special tokens that are written out although others are skipped."""
+        ...

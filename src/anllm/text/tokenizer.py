@@ -6,7 +6,7 @@ templates or requests. Any thread may call it: encoding releases the GIL, and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -55,6 +55,10 @@ class HFTokenizer:
         return self._eos_token_ids
 
     @property
+    def special_token_ids(self) -> frozenset[int]:
+        return self._special_token_ids
+
+    @property
     def max_token_chars(self) -> int:
         """Length of the longest token as the vocabulary writes it. A byte-level vocabulary writes one character a
         byte, so this is at least the number of characters of the text."""
@@ -74,10 +78,13 @@ class HFTokenizer:
     def piece(self, token_id: int) -> str:
         return self._backend.id_to_token(token_id) or ""
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
+    def detokenizer(self, *, skip_special_tokens: bool = True, kept: Collection[str] = ()) -> IncrementalDetokenizer:
         if not skip_special_tokens:
             return IncrementalDetokenizer(self._backend)
-        return IncrementalDetokenizer(self._backend, self._special_token_ids, self._whole_texts)
+        kept_ids = {self._backend.token_to_id(text) for text in kept} & self._special_token_ids
+        return IncrementalDetokenizer(
+            self._backend, self._special_token_ids - kept_ids, self._whole_texts, keeps_some=bool(kept_ids)
+        )
 
     def _adds_bos(self) -> bool:
         return self._backend.encode("", add_special_tokens=True).ids[:1] == [self._bos_token_id]
