@@ -23,7 +23,8 @@ class CallEnds:
     """The markup that ends a call, for a value that may be broken.
 
     ends: outside of strings they end the value wherever they stand, as they can't be JSON. In a string they do so only
-    if nothing follows but the end of the text or one of `nexts`, which begin the next call: the model forgot a quote.
+    if the text ends there, or one of `nexts`, which begin the next call, follows on another line, which can't be JSON
+    either: the model forgot a quote.
     """
 
     def __init__(self, ends: Iterable[str] = (), nexts: Iterable[str] = ()) -> None:
@@ -40,6 +41,8 @@ class CallEnds:
         after = space.end() if space else position
         if after == len(text):
             return True if is_complete else None
+        if "\n" not in text[position:after]:
+            return False
         if self.nexts.starts(text, after):
             return True
         return None if not is_complete and self.nexts.held_from(text, after) == after else False

@@ -67,7 +67,7 @@ def excluding(text: str, without: Iterable[str]) -> str:
 
 def regex_escaped(text: str) -> str:
     """A pattern for the text, as it stands between slashes."""
-    escaped = re.sub(r"[^\w\s]", lambda match: f"\\{match[0]}" if ord(match[0]) < 128 else match[0], text)
+    escaped = re.sub(r"[\\.+*?()|\[\]{}^$/]", r"\\\g<0>", text)  # the engine takes no other escapes
     return escaped.replace("\n", r"\n").replace("\t", r"\t").replace("\r", r"\r")
 
 

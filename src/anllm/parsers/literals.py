@@ -32,7 +32,6 @@ ESCAPES = {
 ESCAPES |= {"a": "\\u0007", "v": "\\u000b", "0": "\\u0000"}
 OPENERS = {"{": "}", "[": "]", "(": "]"}
 CLOSERS = ("}", "]", ")")
-MAX_SPACE = 16  # between a quote that ends a string and what must follow it
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +129,16 @@ class LiteralReader:
                 return
             if stop == "\\":
                 yield CallArguments((yield from self._escape()))
-            elif is_plain or (yield from self._is_string_end()):
-                yield CallArguments('"')
-                return
             else:
-                yield CallArguments(json.dumps(quote)[1:-1])
+                space = "" if is_plain else (yield from self.reader.take_space())
+                if is_plain or self._may_follow_string((yield from self.reader.peek())):
+                    yield CallArguments('"')
+                    return
+                yield CallArguments(json.dumps(quote + space)[1:-1])
 
-    def _is_string_end(self) -> Steps[bool]:
-        """Whether what follows a quote may follow a string. Templates write strings without escaping quotes in them."""
-        for length in range(1, MAX_SPACE + 1):
-            ahead = yield from self.reader.peek(length)
-            if len(ahead) < length or not ahead[-1].isspace():
-                return len(ahead) < length or ahead[-1] in ",:=)]}" or self._starts_end(ahead[-1])
-        return False
-
-    def _starts_end(self, character: str) -> bool:
-        return any(end.startswith(character) for end in self.dialect.ends)
+    def _may_follow_string(self, character: str) -> bool:
+        """Else the quote before is part of the string: templates write strings without escaping quotes in them."""
+        return character in ",:=)]}" or any(end.startswith(character) for end in self.dialect.ends)
 
     def _escape(self) -> Steps[str]:
         """What stands for the escape that the backslash taken begins."""

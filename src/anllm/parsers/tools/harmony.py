@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from anllm.parsers.json_text import CallEnds, stream_arguments
 from anllm.parsers.lark import Lark
 from anllm.parsers.pieces import CallArguments, Content, Reasoning
 from anllm.parsers.reader import Markers, Reader, Steps, Trimmed
@@ -22,6 +23,7 @@ NAMESPACE = "functions."
 RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 BODY_ENDS = Markers([END, CALL, RETURN, START, CHANNEL])
+ARGUMENTS_ENDS = CallEnds(BODY_ENDS.texts)
 HEADER_ENDS = Markers([MESSAGE, END, CALL, RETURN, START])
 BREAK = "\n\n"  # between two messages of the same kind
 
@@ -88,10 +90,11 @@ def _read_text(reader: Reader, text: Trimmed, *, is_reasoning: bool) -> Steps[No
 def _read_call(reader: Reader, name: str) -> Steps[None]:
     yield reader.begin_call(name)
     yield from reader.take_space()
-    arguments, has_any = Trimmed(), False
-    while piece := (yield from reader.take_before(BODY_ENDS)):
-        has_any = True
-        yield CallArguments(arguments.add(piece))
-    if not has_any:
-        yield CallArguments("{}")
-    reader.is_call_open = False
+    is_whole = True
+    if (yield from reader.peek()) == "{":
+        is_whole = yield from stream_arguments(reader, ARGUMENTS_ENDS)
+        yield from reader.take_all_before(BODY_ENDS)
+    else:
+        text = yield from reader.take_all_before(BODY_ENDS)
+        yield CallArguments(text.strip() or "{}")
+    reader.is_call_open = not is_whole
