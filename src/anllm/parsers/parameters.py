@@ -1,0 +1,184 @@
+"""Arguments of XML-like formats, which write each parameter as text between two tags, into JSON, and their grammars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from anllm.errors import InvalidRequestError
+from anllm.parsers.lark import ANY_TEXT, Lark, regex_escaped
+from anllm.parsers.pieces import CallArguments
+from anllm.parsers.reader import Markers, Reader, Steps
+from anllm.parsers.schema import STRING, Schema, cast, kinds_of, properties_of, resolve
+
+# What a schema may say of the whole object that holds for whatever is written parameter by parameter, or is kept to.
+OBJECT_KEYWORDS = frozenset(
+    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "title", "description"}
+    | {"$schema", "$id", "$comment", "default", "examples", "strict"}
+)
+STRING_KEYWORDS = frozenset(
+    {"type", "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
+    | {"enum", "const", "minLength", "maxLength", "pattern"}
+)
+
+
+class ArgumentsWriter:
+    """The JSON object of a call's arguments, as its parameters come.
+
+    pads: the template writes a newline on both sides of a value.
+    """
+
+    def __init__(self, reader: Reader, *, pads: bool) -> None:
+        self._reader = reader
+        self._pads = pads
+        self._has_any = False
+
+    def parameter(self, key: str, kinds: frozenset[str], ends: Markers) -> Steps[None]:
+        """Reads a value up to one of `ends`. A string goes out as it comes, others when they are whole."""
+        yield CallArguments(f"{', ' if self._has_any else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+        self._has_any = True
+        if self._pads:
+            yield from self._reader.take_literal("\n")
+        if kinds == STRING:
+            yield from self._stream_string(ends)
+            return
+        text = yield from self._reader.take_all_before(ends)
+        if not (yield from self._reader.is_at_end()):
+            yield CallArguments(cast(text.removesuffix("\n") if self._pads else text, kinds))
+
+    def _stream_string(self, ends: Markers) -> Steps[None]:
+        yield CallArguments('"')
+        held = ""
+        while text := (yield from self._reader.take_before(ends)):
+            text = held + text
+            held = "\n" if self._pads and text.endswith("\n") else ""
+            yield CallArguments(json.dumps(text.removesuffix(held), ensure_ascii=False)[1:-1])
+        if not (yield from self._reader.is_at_end()):
+            yield CallArguments('"')
+
+    def close(self) -> CallArguments:
+        """The call is whole."""
+        return CallArguments("}" if self._has_any else "{}")
+
+
+def parameters_rule(
+    schema: Schema,
+    lark: Lark,
+    *,
+    begin: tuple[str, str],
+    end: str,
+    pads: bool,
+    without: Iterable[str],
+) -> str:
+    """A rule's body for all parameters of an object, the optional ones free, in the order of the schema.
+
+    begin: what stands before and behind a parameter's name. end: what stands behind its value. without: what a text
+    value must not have in it, lest it ends there.
+    """
+    parts = []
+    for name, value, is_required in _members(schema):
+        head = begin[0] + name + begin[1] + ("\n" if pads else "")
+        rule = f"{lark.text(head)} {_value_rule(value, schema, lark, end, pads, tuple(without))}"
+        parts.append(rule if is_required else f"({rule})?")
+    return " ".join(parts)
+
+
+def keywords_rule(schema: Schema, lark: Lark) -> str:
+    """A rule's body for the keyword arguments of a Python call, with JSON values, in the order of the schema."""
+    first = behind = lark.rule("none", '""')  # the rest where nothing stands before it, and where something does
+    for name, value, is_required in reversed(_members(schema)):
+        if not name.isidentifier():
+            raise InvalidRequestError(f"The parameter {name!r} is no name that this model can write.", param="tools")
+        rule = lark.rule("keyword", f"{lark.text(f'{name}=')} {lark.json(_with_definitions(value, schema))}")
+        skips = ("", "") if is_required else (f" | {first}", f" | {behind}")
+        first, behind = (
+            lark.rule("first", f"{rule} {behind}{skips[0]}"),
+            lark.rule("behind", f'", " {rule} {behind}{skips[1]}'),
+        )
+    return first
+
+
+def _members(schema: Schema) -> list[tuple[str, Schema, bool]]:
+    """Name, schema and whether it is required, of each parameter."""
+    _refuse_unknown(schema, OBJECT_KEYWORDS, "parameters")
+    properties, required = properties_of(schema), schema.get("required")
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    values = {name: properties.get(name) for name in dict.fromkeys([*properties, *names])}
+    return [(name, value if isinstance(value, Mapping) else {}, name in names) for name, value in values.items()]
+
+
+def _with_definitions(schema: Schema, root: Schema) -> Schema:
+    return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
+
+
+def _value_rule(schema: Schema, root: Schema, lark: Lark, end: str, pads: bool, without: tuple[str, ...]) -> str:
+    """A rule's body for a value and its end."""
+    end = "\n" + end if pads else end
+    bodies = []
+    for branch in _branches(schema, root):
+        kinds = kinds_of(branch, root) or STRING
+        if kinds == STRING:
+            bodies.append(_string_rule(branch, lark, end, without))
+        else:
+            bodies.append(f"{lark.json(_with_definitions(branch, root))} {lark.text(end)}")
+    return lark.rule("value", " | ".join(bodies))
+
+
+def _branches(schema: Schema, root: Schema) -> list[Schema]:
+    """Schemas of one type each, or without string, that together allow the same."""
+    reference = schema.get("$ref")
+    kinds = kinds_of(schema, root)
+    if "string" not in kinds or (len(kinds) == 1 and not {"$ref", "anyOf", "oneOf", "allOf"} & schema.keys()):
+        return [schema]
+    if isinstance(reference, str) and isinstance(target := resolve(reference, root), Mapping) and target != schema:
+        return _branches(target, root)
+    for word in ("anyOf", "oneOf"):
+        choices = schema.get(word)
+        if isinstance(choices, list):
+            return [branch for choice in choices if isinstance(choice, Mapping) for branch in _branches(choice, root)]
+    values = schema.get("enum")
+    if isinstance(values, list):
+        return [{"enum": [value for value in values if isinstance(value, str)]}] + [
+            {"enum": others} for others in [[value for value in values if not isinstance(value, str)]] if others
+        ]
+    if "allOf" in schema:
+        raise _refusal("allOf", "a text")
+    return [{**schema, "type": kind} for kind in sorted(kinds)]
+
+
+def _string_rule(schema: Schema, lark: Lark, end: str, without: tuple[str, ...]) -> str:
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        texts = [value for value in values if isinstance(value, str) and not any(part in value for part in without)]
+        if not texts:
+            raise _refusal("enum", "a text")
+        return f"({' | '.join(lark.text(text + end) for text in texts)})"
+    _refuse_unknown({**schema}, STRING_KEYWORDS, "a text")
+    minimum, maximum = schema.get("minLength", 0), schema.get("maxLength", "")
+    text = ANY_TEXT if (minimum, maximum) == (0, "") else f"/(?s:.{{{minimum},{maximum}}})/"
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        text = f"{text} & {_pattern_terminal(pattern)}"
+    return lark.text_before(end, text, without=without)
+
+
+def _pattern_terminal(pattern: str) -> str:
+    """A pattern matches anywhere in a text unless it says otherwise."""
+    before = "" if pattern.startswith("^") else "(?s:.*)"
+    after = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
+    inner = pattern.removeprefix("^")
+    inner = inner if after else inner.removesuffix("$")
+    return f"/{before}({inner.replace('/', regex_escaped('/'))}){after}/"
+
+
+def _refuse_unknown(schema: Schema, known: frozenset[str], where: str) -> None:
+    unknown = sorted(schema.keys() - known)
+    if unknown:
+        raise _refusal(unknown[0], where)
+
+
+def _refusal(keyword: str, where: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The keyword {keyword!r} in the schema of {where} can't be enforced in the way this model writes tool calls.",
+        param="tools",
+    )

@@ -1,0 +1,1 @@
+"""The markup of reasoning: one file per format and their names (table.py)."""

@@ -1,0 +1,88 @@
+"""Tool-call formats by name. Names are vLLM's (--tool-call-parser), several for one format where it has several."""
+
+from __future__ import annotations
+
+from anllm.parsers.tools.deepseek import DeepSeek
+from anllm.parsers.tools.gemma import Gemma
+from anllm.parsers.tools.glm import Glm
+from anllm.parsers.tools.harmony import Harmony
+from anllm.parsers.tools.interface import ToolFormat
+from anllm.parsers.tools.json_object import JsonObjects
+from anllm.parsers.tools.kimi_k2 import KimiK2
+from anllm.parsers.tools.llama3_json import Llama3Json
+from anllm.parsers.tools.mistral import Mistral
+from anllm.parsers.tools.pythonic import Pythonic
+from anllm.parsers.tools.tags import TaggedCalls, Tags
+
+HERMES = JsonObjects("hermes", "<tool_call>", "</tool_call>")
+LLAMA3_JSON = Llama3Json()
+MISTRAL = Mistral(is_list=False)
+MISTRAL_LIST = Mistral(is_list=True)
+DEEPSEEK_V3 = DeepSeek("deepseek_v3", has_fence=True)
+DEEPSEEK_V31 = DeepSeek("deepseek_v31", has_fence=False)
+KIMI_K2 = KimiK2()
+GLM45 = Glm("glm45", has_newlines=True)
+GLM47 = Glm("glm47", has_newlines=False)
+LONGCAT = Glm("longcat", prefix="longcat_", has_newlines=True)
+GEMMA4 = Gemma("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
+FUNCTION_GEMMA = Gemma("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
+PYTHONIC = Pythonic("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", is_bare=False)
+LLAMA4_PYTHONIC = Pythonic("llama4_pythonic", "<|python_start|>", "<|python_end|>", is_bare=True)
+HARMONY = Harmony()
+QWEN3_CODER = TaggedCalls(
+    "qwen3_coder",
+    Tags(
+        ("<tool_call>", "</tool_call>"),
+        ("<function=", "</function>"),
+        ("<parameter=", "</parameter>"),
+        pads=True,
+        is_outer_each=True,
+    ),
+)
+SEED_OSS = TaggedCalls(
+    "seed_oss",
+    Tags(
+        ("<seed:tool_call>", "</seed:tool_call>"),
+        ("<function=", "</function>"),
+        ("<parameter=", "</parameter>"),
+        is_outer_each=True,
+    ),
+)
+MINIMAX_M2 = TaggedCalls(
+    "minimax_m2",
+    Tags(
+        ("<minimax:tool_call>", "</minimax:tool_call>"),
+        ("<invoke name=", "</invoke>"),
+        ("<parameter name=", "</parameter>"),
+        quote='"',
+    ),
+)
+
+TOOL_FORMATS: dict[str, ToolFormat] = {
+    "deepseek_r1": DEEPSEEK_V3,
+    "deepseek_v3": DEEPSEEK_V3,
+    "deepseek_v31": DEEPSEEK_V31,
+    "functiongemma": FUNCTION_GEMMA,
+    "gemma4": GEMMA4,
+    "glm45": GLM45,
+    "glm47": GLM47,
+    "granite4": HERMES,
+    "hermes": HERMES,
+    "internlm": JsonObjects("internlm", "<|action_start|><|plugin|>", "<|action_end|>", key="parameters"),
+    "jamba": JsonObjects("jamba", "<tool_calls>", "</tool_calls>", is_list=True),
+    "kimi_k2": KIMI_K2,
+    "lfm2": PYTHONIC,
+    "llama3_json": LLAMA3_JSON,
+    "llama4_json": LLAMA3_JSON,
+    "llama4_pythonic": LLAMA4_PYTHONIC,
+    "longcat": LONGCAT,
+    "mimo": QWEN3_CODER,
+    "minimax_m2": MINIMAX_M2,
+    "mistral": MISTRAL,
+    "openai": HARMONY,
+    "phi4_mini_json": JsonObjects("phi4_mini_json", "functools", "", is_list=True),
+    "pythonic": PYTHONIC,
+    "qwen3_coder": QWEN3_CODER,
+    "qwen3_xml": QWEN3_CODER,
+    "seed_oss": SEED_OSS,
+}
