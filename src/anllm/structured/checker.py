@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from anllm.errors import NotReadyError, QueueFullError
-from anllm.structured.compile_process import STARTED, CompileLimits, Setup, send_message
 from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import GrammarSource
+from anllm.structured.messages import STARTED, CompileLimits, Setup, send_message
 from anllm.structured.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)

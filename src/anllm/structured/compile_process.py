@@ -13,13 +13,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import resource
 import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from llguidance import LLTokenizer
@@ -29,53 +27,13 @@ from anllm.structured.compile import compile_grammar
 from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import GrammarSource, from_gbnf
 from anllm.structured.locate import locate
-from anllm.structured.vocabulary import Vocabulary
-
-STARTED = b"+"
-"""First byte of an answer: the child runs, its time counts from now."""
+from anllm.structured.messages import STARTED, CompileLimits, Setup, receive_message
 
 # The engine compiles on threads with 8 MB or more of stack and advances on threads with 2 MB.
 _STACK_BYTES = 2 << 20
 
 
 _LOCATE_TIME_S = 0.5  # the error is told without its place when this is over
-
-
-@dataclass(frozen=True)
-class CompileLimits:
-    """time_s: for one grammar, wall clock. memory_bytes: what one may take beside the vocabulary."""
-
-    time_s: float = 2.0
-    memory_bytes: int = 192 << 20
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The first message."""
-
-    vocabulary: Vocabulary
-    limits: CompileLimits
-
-
-def send_message(connection: socket.socket, message: object) -> None:
-    payload = pickle.dumps(message)
-    connection.sendall(len(payload).to_bytes(8, "big") + payload)
-
-
-def receive_message(connection: socket.socket) -> object:
-    """Only from a process of ours: pickle runs what it reads. Raises EOFError."""
-    size = int.from_bytes(_receive(connection, 8), "big")
-    return pickle.loads(_receive(connection, size))
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        part = connection.recv(size - len(received))
-        if not part:
-            raise EOFError("the other end is closed")
-        received += part
-    return bytes(received)
 
 
 def main(descriptor: str) -> int:
