@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from anllm.errors import NotReadyError, QueueFullError
-from anllm.structured.compile_process import STARTED, CompileLimits, send_message
 from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import GrammarSource
+from anllm.structured.messages import STARTED, CompileLimits, Setup, send_message
 from anllm.structured.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -103,10 +103,11 @@ class GrammarChecker:
         with contextlib.suppress(OSError):  # it ended while it read
             send_message(connection, source)
         answer = _read_lines(connection)
+        root = "" if source.schema_text is not None else None
         if not answer:
-            return _Outcome(error=(self._too_complex(), "" if source.schema_text is not None else None, None))
+            return _Outcome(error=(self._too_complex(), root, None))
         if "reason" in answer:
-            return _Outcome(error=(answer["reason"], answer.get("pointer"), answer.get("keyword")))
+            return _Outcome(error=(answer["reason"], answer.get("pointer", root), answer.get("keyword")))
         if answer["ignored"]:
             logger.info("ignored in a schema that is not strict: %s", " ".join(answer["ignored"]))
             return _Outcome(is_lenient=True)
@@ -138,7 +139,7 @@ class GrammarChecker:
                 self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
             self._control = control
             control.settimeout(START_TIMEOUT_S)
-            send_message(control, (self._vocabulary, self._limits))
+            send_message(control, Setup(self._vocabulary, self._limits))
         return self._control
 
     def _end(self) -> None:

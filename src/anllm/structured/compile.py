@@ -12,25 +12,36 @@ import re
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from anllm.structured.errors import GrammarError
+from anllm.structured.grammar import is_of_schemas
 
+# Items are cheap in a schema's grammar and dear in an ambiguous one, so they are not bounded alike. An object of 300
+# optional properties needs 50,000 items, one of 700 needs 200,000. Worst masks found with 152k tokens: 60 ms of schemas,
+# 100 ms of others, which take 210 ms within llguidance's own limits.
 LIMITS = LLParserLimits(
-    initial_lexer_fuel=1_000_000,
+    max_items_in_row=2_000,
+    step_max_items=20_000,
     step_lexer_fuel=100_000,
-    step_max_items=25_000,
     max_lexer_states=50_000,
-    max_grammar_size=500_000,
+    verbose_errors=False,
+)
+SCHEMA_LIMITS = LLParserLimits(
+    max_items_in_row=10_000,
+    step_max_items=200_000,
+    step_lexer_fuel=100_000,
+    max_lexer_states=50_000,
     verbose_errors=False,
 )
 
 _MAX_MESSAGE_CHARS = 300
-_AFTER = re.compile(r"^\s*\d+ \| |^<state>")  # an excerpt of the grammar, the parser's state
+_AFTER = re.compile(r"^\s*\d+ \| |^<state>|^<non-verbose")  # an excerpt of the grammar, the parser's state
 _BEFORE = "failed to compile JSON schema: "
-_ADVICE = ". Enable 'coerce_one_of'"  # which nobody who reads it can
+_ADVICE = re.compile("[.;] (Enable 'coerce_one_of'|either increase limits).*")  # nobody who reads it can follow it
 
 
 def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
     """A matcher at the start of the grammar; copy it for each sequence. Raises GrammarError."""
-    matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
+    limits = SCHEMA_LIMITS if is_of_schemas(text) else LIMITS
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
     if matcher.is_error():
         raise GrammarError(first_words(matcher.get_error()))
     matcher.compute_bitmask()
@@ -42,7 +53,8 @@ def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
 
 def first_words(message: str) -> str:
     """The sentence in llguidance's message, without the excerpt of the grammar and the parser's state after it."""
-    lines = list(itertools.takewhile(lambda line: not _AFTER.search(line), message.splitlines()))
-    words = " ".join(" ".join(lines).replace("^", " ").split()).partition(_ADVICE)[0]
+    lines = [*itertools.takewhile(lambda line: not _AFTER.search(line), message.splitlines())]
+    lines = [line for line in lines if line.strip(" ^")]  # without what underlines a part of a regex
+    words = _ADVICE.sub("", " ".join(" ".join(lines).split()))
     reason = words.partition(_BEFORE)[2] or words
     return f"{reason[:_MAX_MESSAGE_CHARS].rstrip('.')}."

@@ -13,60 +13,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import resource
 import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from llguidance import LLTokenizer
-from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from anllm.structured.compile import compile_grammar
 from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import GrammarSource, from_gbnf
 from anllm.structured.locate import locate
-from anllm.structured.vocabulary import Vocabulary
-
-STARTED = b"+"
-"""First byte of an answer: the child runs, its time counts from now."""
+from anllm.structured.messages import STARTED, CompileLimits, Setup, receive_message
 
 # The engine compiles on threads with 8 MB or more of stack and advances on threads with 2 MB.
 _STACK_BYTES = 2 << 20
 
 
-@dataclass(frozen=True)
-class CompileLimits:
-    """time_s: for one grammar, wall clock. memory_bytes: what one may take beside the vocabulary."""
-
-    time_s: float = 2.0
-    memory_bytes: int = 512 << 20
-
-
-def send_message(connection: socket.socket, message: object) -> None:
-    payload = pickle.dumps(message)
-    connection.sendall(len(payload).to_bytes(8, "big") + payload)
-
-
-def receive_message(connection: socket.socket) -> object:
-    """Only from a process of ours: pickle runs what it reads. Raises EOFError."""
-    with connection.makefile("rb", buffering=0) as stream:
-        size = int.from_bytes(_read(stream, 8), "big")
-        return pickle.loads(_read(stream, size))
-
-
-def _read(stream: object, size: int) -> bytes:
-    parts, missing = [], size
-    while missing:
-        part = stream.read(missing)  # type: ignore[attr-defined]
-        if not part:
-            raise EOFError("the other end is closed")
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
+_LOCATE_TIME_S = 0.5  # the error is told without its place when this is over
 
 
 def main(descriptor: str) -> int:
@@ -74,8 +41,9 @@ def main(descriptor: str) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it ends, and so does this
     control = socket.socket(fileno=int(descriptor))
-    vocabulary, limits = receive_message(control)  # type: ignore[misc] # what checker.py sends
-    tokenizer = vocabulary.build()
+    setup = receive_message(control)
+    assert isinstance(setup, Setup)
+    tokenizer = setup.vocabulary.build()
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
@@ -83,7 +51,7 @@ def main(descriptor: str) -> int:
         connection = socket.socket(fileno=descriptors[0])
         if os.fork() == 0:
             control.close()
-            _run_child(connection, tokenizer, limits)
+            _run_child(connection, tokenizer, setup.limits)
         connection.close()
 
 
@@ -120,6 +88,7 @@ def _answer(connection: socket.socket, tokenizer: LLTokenizer) -> None:
     except GrammarError as error:
         _send_line(connection, {"reason": error.reason})
         if source.schema_text is not None:
+            signal.setitimer(signal.ITIMER_REAL, _LOCATE_TIME_S)
             pointer, keyword = locate(json.loads(source.schema_text), error.reason)
             _send_line(connection, {"pointer": pointer, "keyword": keyword})
 
@@ -143,9 +112,7 @@ def _compile(tokenizer: LLTokenizer, source: GrammarSource) -> tuple[str, list[s
 def _from_gbnf(text: str) -> str:
     try:
         return from_gbnf(gbnf_to_lark(text))
-    except (GbnfToLarkError, RecursionError) as error:
-        raise GrammarError(f"{error}.") from error
-    except Exception as error:  # noqa: BLE001 # gbnf_to_lark raises plain ones for missing and doubled rules
+    except Exception as error:  # gbnf_to_lark raises plain ones for missing and doubled rules
         raise GrammarError(f"{error}.") from error
 
 

@@ -22,4 +22,3 @@ class GrammarError(InvalidRequestError):
         self.reason = reason
         self.pointer = pointer
         self.keyword = keyword
-

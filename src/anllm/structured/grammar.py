@@ -24,9 +24,11 @@ WHITESPACE = r" ?(\n[ \t]{0,40})?"
 """Between the tokens of JSON: a space, or a new line with what indents it, or nothing. Without a bound, small models
 write blanks until max_tokens. 40 is ten levels indented by 4, or twenty by 2."""
 
-# With its own way to make tokens of forced text, llguidance would allow one token alone; vocabulary.py gives it none.
-# The last such line of a grammar counts, so that it stands at the end and the user's lines keep their numbers.
-_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+# With a way to make tokens of forced text, llguidance would allow one token alone; vocabulary.py gives it none. Of such
+# lines the last one counts, so it stands at the end, where the user's lines keep their numbers. The comment marks a
+# grammar of schemas; nobody can forge it, since every text ends with one of these two.
+_END = '\n%llguidance {"no_forcing": true}\n'
+_SCHEMA_END = f"{_END}// of schemas\n"
 
 # Others than these the compiler would look for, and fail.
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/2019-09|draft/2020-12)/schema#?")
@@ -49,12 +51,14 @@ class GrammarSource:
     @property
     def schema_text(self) -> str | None:
         """The JSON schema that the text was made from."""
-        return self.text.removeprefix(_JSON_RULE).removesuffix(_OPTIONS) if self.text.startswith(_JSON_RULE) else None
+        return (
+            self.text.removeprefix(_JSON_RULE).removesuffix(_SCHEMA_END) if self.text.startswith(_JSON_RULE) else None
+        )
 
 
 def json_object() -> GrammarSource:
     """Any JSON object. It begins with its brace, so that no blanks come before."""
-    return GrammarSource(schema_grammar({"type": "object"}))
+    return GrammarSource(_schema_grammar({"type": "object"}))
 
 
 def json_schema(schema: object, *, strict: bool | None) -> GrammarSource:
@@ -70,7 +74,7 @@ def json_schema(schema: object, *, strict: bool | None) -> GrammarSource:
     assert isinstance(document, dict)
     try:
         return GrammarSource(
-            schema_grammar(document), None if strict is True else schema_grammar(document, is_lenient=True)
+            _schema_grammar(document), None if strict is True else _schema_grammar(document, is_lenient=True)
         )
     except ValueError as error:  # NaN and the infinities, which are no JSON
         raise GrammarError("a number of the schema is not finite.", pointer="") from error
@@ -89,11 +93,11 @@ def choice(options: Sequence[str]) -> GrammarSource:
 
 
 def grammar(text: str) -> GrammarSource:
-    """A grammar of the user's: Lark where it has a rule `start:` or a line %llguidance, else GBNF (EBNF with `root ::=`)."""
+    """A grammar of the user's: Lark where it has a rule `start:` or a line %llguidance, else GBNF with `root ::=`."""
     if not text.strip():
         raise GrammarError("the grammar is empty.")
     if is_lark_syntax(text):
-        return GrammarSource(_checked(text + _OPTIONS))
+        return GrammarSource(_checked(text + _END))
     if len(text) > MAX_GBNF_BYTES:
         raise GrammarError(f"a GBNF grammar must not be longer than {MAX_GBNF_BYTES} bytes, got {len(text)}.")
     return GrammarSource(_checked(text), is_gbnf=True)
@@ -101,12 +105,19 @@ def grammar(text: str) -> GrammarSource:
 
 def from_gbnf(lark: str) -> str:
     """The grammar that llguidance made of GBNF, as the checker gives it out."""
-    return lark + _OPTIONS
+    return lark + _END
 
 
-def schema_grammar(schema: dict[str, object], *, is_lenient: bool = False) -> str:
-    """The compiler's options are ours alone: x-guidance of a request does not count.
+def around_schemas(lark: str, lenient_lark: str | None = None) -> GrammarSource:
+    """A grammar of the server's own around schemas (embedded_schema), a tool call's for one. Never a user's text."""
+    lenient_text = None if lenient_lark is None else _checked(lenient_lark + _SCHEMA_END)
+    return GrammarSource(_checked(lark + _SCHEMA_END), lenient_text)
 
+
+def embedded_schema(schema: dict[str, object], *, is_lenient: bool = False) -> str:
+    """`%json {...}`, which stands in a Lark rule for a document that the schema allows. On one line.
+
+    schema: went through check_schema. The compiler's options are ours alone: x-guidance of a request does not count.
     Raises ValueError for numbers that JSON does not have.
     """
     options = {
@@ -120,13 +131,21 @@ def schema_grammar(schema: dict[str, object], *, is_lenient: bool = False) -> st
     document = {**schema, "x-guidance": options}
     if not _DRAFTS.fullmatch(str(document.get("$schema"))):
         document.pop("$schema", None)
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
-    return _checked(_JSON_RULE + text + _OPTIONS)
+    return f"%json {json.dumps(document, ensure_ascii=False, allow_nan=False)}"
+
+
+def is_of_schemas(text: str) -> bool:
+    """Whether the grammar is a schema's or ours around schemas, so that its masks are cheap."""
+    return text.endswith(_SCHEMA_END)
+
+
+def _schema_grammar(schema: dict[str, object], *, is_lenient: bool = False) -> str:
+    return _checked(f"start: {embedded_schema(schema, is_lenient=is_lenient)}{_SCHEMA_END}")
 
 
 def _from_regex(pattern: str) -> str:
     made = json.loads(LLMatcher.grammar_from_regex(_checked(pattern)))
-    return str(made["grammars"][0]["lark_grammar"]) + _OPTIONS
+    return str(made["grammars"][0]["lark_grammar"]) + _END
 
 
 def _literal(text: str) -> str:

@@ -21,7 +21,7 @@ _SINGLE = (
     *("unevaluatedItems", "unevaluatedProperties"),
 )
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minContains")
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _BOUNDS = (
     ("minimum", "maximum"),
     ("exclusiveMinimum", "exclusiveMaximum"),
@@ -59,7 +59,7 @@ def check_depth(value: object) -> None:
 
 
 def subschemas(schema: dict[str, object]) -> Iterator[tuple[str, object]]:
-    """(pointer from here, subschema) for each schema right inside this one; the values of enum and the like are none."""
+    """(pointer from here, subschema) for each schema right inside this one. Values of enum and the like are none."""
     for keyword, value in schema.items():
         if keyword in _MAPS and isinstance(value, dict):
             yield from ((f"/{keyword}/{_escaped(name)}", inner) for name, inner in value.items())
@@ -95,7 +95,7 @@ def _check_bounds(pointer: str, schema: dict[str, object]) -> None:
 
 def _check_reference(root: object, pointer: str, schema: dict[str, object]) -> None:
     """A $ref whose target is nothing but a $ref, and so on round in a circle, means nothing."""
-    seen = []
+    seen: list[str] = []
     target: object = schema
     while isinstance(target, dict) and isinstance(reference := target.get("$ref"), str) and reference.startswith("#"):
         if reference in seen:
@@ -141,22 +141,30 @@ def _must(rule: str, is_met: Callable[[object], bool]) -> Callable[[object], str
 
 
 def _is_count(value: object) -> bool:
-    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload, no-any-return]
+    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
 
 
 def _is_list_of_strings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
+def _is_filled_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_positive(value: object) -> bool:
+    return _is_number(value) and value > 0  # type: ignore[operator]
+
+
 _RULES: dict[str, Callable[[object], str]] = {
     "type": _type_rule,
-    "enum": _must("must be a list with at least one value", lambda value: isinstance(value, list) and bool(value)),
+    "enum": _must("must be a list with at least one value", _is_filled_list),
     "required": _must("must be a list of property names", _is_list_of_strings),
-    "multipleOf": _must("must be a number above 0", lambda value: _is_number(value) and value > 0),  # type: ignore[operator]
+    "multipleOf": _must("must be a number above 0", _is_positive),
     **{name: _must("must be a string", lambda value: isinstance(value, str)) for name in ("$ref", "pattern", "format")},
     **{name: _must("must be an object", lambda value: isinstance(value, dict)) for name in _MAPS},
-    **{name: _must("must be a list with at least one schema", lambda v: isinstance(v, list) and v != []) for name in _LISTS},
+    **{name: _must("must be a list with at least one schema", _is_filled_list) for name in _LISTS},
     **{name: _must("must be a whole number, 0 or more", _is_count) for name in _COUNTS},
     # a boolean is how draft 4 writes the exclusive ones
-    **{name: _must("must be a number", lambda value: isinstance(value, int | float)) for name in _NUMBERS[:-1]},
+    **{name: _must("must be a number", lambda value: isinstance(value, int | float)) for name in _NUMBERS},
 }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anllm.structured.compile import compile_grammar, first_words
 from anllm.structured.vocabulary import Vocabulary
 
-MAX_CACHED = 64
+MAX_CACHED = 16  # compiling again takes a millisecond, and a hostile grammar may hold 100 MB
 COMPILE_THREADS = 2
 
 

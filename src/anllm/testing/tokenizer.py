@@ -39,6 +39,11 @@ class ByteTokenizer:
     def piece(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("latin-1")
 
+    def token_id(self, piece: str) -> int | None:
+        if piece == "<eos>":
+            return EOS
+        return ord(piece) if len(piece) == 1 and ord(piece) < 256 else None
+
     def detokenizer(self, *, skip_special_tokens: bool = True, kept: Collection[str] = ()) -> ByteDetokenizer:
         return ByteDetokenizer(end="" if skip_special_tokens else "<eos>")
 

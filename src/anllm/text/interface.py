@@ -66,6 +66,10 @@ class Tokenizer(Protocol):
         """The token as the vocabulary writes it; "" for an id that is no token."""
         ...
 
+    def token_id(self, piece: str) -> int | None:
+        """The token that the vocabulary writes so, added tokens included."""
+        ...
+
     def detokenizer(self, *, skip_special_tokens: bool = True, kept: Collection[str] = ()) -> Detokenizer:
         """kept: names of special tokens that are written out although others are skipped."""
         ...

@@ -78,6 +78,10 @@ class HFTokenizer:
     def piece(self, token_id: int) -> str:
         return self._backend.id_to_token(token_id) or ""
 
+    def token_id(self, piece: str) -> int | None:
+        token_id: int | None = self._backend.token_to_id(piece)
+        return token_id
+
     def detokenizer(self, *, skip_special_tokens: bool = True, kept: Collection[str] = ()) -> IncrementalDetokenizer:
         if not skip_special_tokens:
             return IncrementalDetokenizer(self._backend)
