@@ -46,6 +46,8 @@ class ModelConfig:
     weights, execution: see the enums.
     blas: path of a BLAS library for the CPU backend; None lets anllm choose.
     generation_config: see the enum.
+    tool_parser, reasoning_parser: names of the forms in which it writes calls and thoughts; None finds them out.
+    response_template: path of a JSON file that describes its answers, in place of what its folder has.
     """
 
     model: str | None = None
@@ -55,6 +57,9 @@ class ModelConfig:
     execution: Execution = Execution.AUTO
     blas: str | None = None
     generation_config: GenerationConfig = GenerationConfig.AUTO
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    response_template: str | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, "max_model_len", self.max_model_len)

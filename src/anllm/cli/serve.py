@@ -91,6 +91,11 @@ class Size(_IntegerType):
     type=click.Choice([g.value for g in GenerationConfig]),
     help="Sampling of requests that don't say: auto is the model's generation_config.json.",
 )
+@click.option("--tool-call-parser", help="Form in which the model writes tool calls, by vLLM's name.  [default: found out]")
+@click.option("--reasoning-parser", help="Form in which it writes its thoughts, by vLLM's name.  [default: found out]")
+@click.option(
+    "--response-template", help="JSON file that describes its answers.  [default: response_template of the model]"
+)
 @click.option("--max-n", default=DEFAULT.server.max_n, type=int, help="Highest n of a request.")
 @click.option(
     "--max-stop-strings", default=DEFAULT.server.max_stop_strings, type=int, help="Most stop strings of a request."

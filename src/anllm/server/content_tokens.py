@@ -7,7 +7,6 @@ that the tokens gave, from where the last one ended; tokens without a share in t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anllm.core.events import TokenLogprobs
@@ -72,7 +71,7 @@ class ContentTokens:
             self._decide(self._read.popleft())
         return self._alignment.release(text, is_end=is_end)
 
-    def take(self) -> Sequence[TextToken]:
+    def take(self) -> list[TextToken]:
         return self._alignment.take()
 
     def _ends_here(self, token: _Read) -> bool:
@@ -80,7 +79,7 @@ class ContentTokens:
         return token.end == self._decided and token.start < token.end
 
     def _decide(self, token: _Read) -> None:
-        while self._shares and self._shares[0][1] <= token.start and self._shares[0][1] < self._decided:
+        while self._shares and self._shares[0][1] <= token.start:
             self._shares.popleft()
         parts = [
             self._text[max(start, token.start) - self._offset : min(end, token.end) - self._offset]

@@ -2,7 +2,7 @@
 
 The engine's events are turned into text as they come, in the event loop, so that a stop string frees the engine at
 once, however slowly the client reads. Text that the client has not taken yet waits here, joined: a slow reader costs at
-most the length of its answers. Knows nothing of JSON.
+most the length of its answers. Answers are one text each, or pieces where there is a parser. Knows nothing of JSON.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from anllm.core.events import Finished, PromptLogprobs, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.client import EngineClient, Event
 from anllm.errors import from_engine
+from anllm.parsers.pieces import Piece
+from anllm.parsers.stream import OutputParser, joined
+from anllm.server.parsed_output import ParsedOutput
 from anllm.text.alignment import TextToken
 from anllm.text.interface import Tokenizer
 from anllm.text.output import TextOutput
@@ -31,6 +34,8 @@ class Prompts:
     sampling: for all of them. Its seed None lets one be drawn.
     returns_token_ids: answers come with the ids of their tokens.
     keeps_silent: with log probabilities, tokens without text come too.
+    parser: makes one for each answer, where answers have parts; kept: special tokens that it has to see; max_calls: the
+        answer ends before it calls more.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
@@ -38,12 +43,16 @@ class Prompts:
     is_empty: bool = False
     returns_token_ids: bool = False
     keeps_silent: bool = False
+    parser: Callable[[], OutputParser] | None = None
+    kept: frozenset[str] = frozenset()
+    max_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """New text of answer `index`, its tokens if log probabilities were asked for, and in the last one why it ended.
 
+    pieces: what is new where there is a parser; text is empty then.
     token_ids: if they were asked for, of the tokens that came meanwhile; the text of the last ones may be held back.
     prompt_logprobs: if they were asked for, those of the whole prompt, from its second token on; once.
     """
@@ -54,31 +63,38 @@ class Update:
     tokens: Sequence[TextToken] = ()
     token_ids: Sequence[int] = ()
     prompt_logprobs: Sequence[TokenLogprobs] | None = None
+    pieces: Sequence[Piece] = ()
+    has_calls: bool = False  # so far
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer. prompt_logprobs: from the prompt's second token on; none if not asked for."""
+    """A whole answer. prompt_logprobs: from the prompt's second token on; none if not asked for. pieces: of an answer
+    with parts, whose text is empty then."""
 
     text: str
     finish_reason: FinishReason
     tokens: Sequence[TextToken] = ()
     token_ids: Sequence[int] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
+    pieces: Sequence[Piece] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens so far. Prompts count once, whatever n; cached are those of the prompts found in the prefix cache."""
+    """Tokens so far. Prompts count once, whatever n; cached are those of the prompts found in the prefix cache.
+    reasoning_tokens: of the completion's, where they can be told apart."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(slots=True)
 class _Choice:
-    output: TextOutput
+    output: TextOutput | ParsedOutput
+    pending_pieces: list[Piece] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)  # text that the reader has not taken
     pending_tokens: list[TextToken] = field(default_factory=list)
     pending_ids: list[int] = field(default_factory=list)  # of tokens that the reader has not heard of, if it wants them
@@ -104,18 +120,7 @@ class Generation:
         self._client = client
         self._prompts = prompts
         self._choices = [
-            _Choice(
-                TextOutput(
-                    tokenizer,
-                    sampling.stop,
-                    end_token_ids,
-                    includes_stop=sampling.include_stop_str_in_output,
-                    skips_special=sampling.skip_special_tokens,
-                    has_logprobs=sampling.logprobs is not None,
-                    keeps_silent=prompts.keeps_silent,
-                )
-            )
-            for _ in range(len(prompts.token_ids) * sampling.n)
+            _Choice(_output(tokenizer, prompts, end_token_ids)) for _ in range(len(prompts.token_ids) * sampling.n)
         ]
         self._open: dict[int, int] = {}  # request id -> index of the answer
         self._touched: dict[int, None] = {}  # answers with news for the reader, in order
@@ -139,6 +144,11 @@ class Generation:
             prompt_tokens=sum(map(len, self._prompts.token_ids)),
             completion_tokens=sum(choice.output.num_tokens for choice in self._choices),
             cached_tokens=sum(choice.num_cached_tokens for choice in firsts),
+            reasoning_tokens=sum(
+                choice.output.num_reasoning_tokens
+                for choice in self._choices
+                if isinstance(choice.output, ParsedOutput)
+            ),
         )
 
     @property
@@ -194,8 +204,19 @@ class Generation:
             choice = self._choices[index]
             text = "".join(choice.pending)
             prompt = choice.prompt_logprobs if choice.is_prompt_due else None
-            batch.append(Update(index, text, choice.finish_reason, choice.pending_tokens, choice.pending_ids, prompt))
-            choice.pending, choice.pending_tokens, choice.pending_ids = [], [], []
+            batch.append(
+                Update(
+                    index,
+                    text,
+                    choice.finish_reason,
+                    choice.pending_tokens,
+                    choice.pending_ids,
+                    prompt,
+                    list(joined(choice.pending_pieces)) if choice.pending_pieces else (),
+                    has_calls=isinstance(choice.output, ParsedOutput) and choice.output.has_calls,
+                )
+            )
+            choice.pending, choice.pending_tokens, choice.pending_ids, choice.pending_pieces = [], [], [], []
             choice.is_prompt_due = False
         self._touched.clear()
         return batch
@@ -212,6 +233,7 @@ class Generation:
                 choice.pending_tokens,
                 choice.pending_ids,
                 choice.prompt_logprobs,
+                list(joined(choice.pending_pieces)),
             )
             for choice in self._choices
         ]
@@ -280,10 +302,13 @@ class Generation:
             self._touched[index] = None
             self.wake()
 
-    def _add_text(self, index: int, choice: _Choice, text: str) -> None:
+    def _add_text(self, index: int, choice: _Choice, text: str | list[Piece]) -> None:
         tokens = choice.output.take_tokens() if choice.output.has_logprobs else ()
         if text or tokens:
-            choice.pending.append(text)
+            if isinstance(text, str):
+                choice.pending.append(text)
+            else:
+                choice.pending_pieces += text
             choice.pending_tokens += tokens
             self._touched[index] = None
             self.wake()
@@ -301,3 +326,28 @@ class Generation:
         self.abort()
         self.wake()
         self._ended.set()
+
+
+def _output(tokenizer: Tokenizer, prompts: Prompts, end_token_ids: frozenset[int]) -> TextOutput | ParsedOutput:
+    sampling = prompts.sampling
+    if prompts.parser is not None:
+        return ParsedOutput(
+            tokenizer,
+            prompts.parser(),
+            sampling.stop,
+            end_token_ids,
+            kept=prompts.kept,
+            max_calls=prompts.max_calls,
+            includes_stop=sampling.include_stop_str_in_output,
+            skips_special=sampling.skip_special_tokens,
+            has_logprobs=sampling.logprobs is not None,
+        )
+    return TextOutput(
+        tokenizer,
+        sampling.stop,
+        end_token_ids,
+        includes_stop=sampling.include_stop_str_in_output,
+        skips_special=sampling.skip_special_tokens,
+        has_logprobs=sampling.logprobs is not None,
+        keeps_silent=prompts.keeps_silent,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anllm.core.events import TokenLogprobs
-from anllm.parsers.pieces import Content, Piece
+from anllm.parsers.pieces import CallBegun, Content, Piece
 from anllm.parsers.stream import OutputParser
 from anllm.server.content_tokens import ContentTokens
 from anllm.text.alignment import TextToken
@@ -28,14 +28,16 @@ class ParsedOutput:
         end_token_ids: frozenset[int],
         *,
         kept: frozenset[str],
+        max_calls: int | None = None,
         includes_stop: bool = False,
         skips_special: bool = True,
         has_logprobs: bool = False,
     ) -> None:
-        """kept: special tokens that the parser has to see."""
+        """kept: special tokens that the parser has to see. max_calls: before the next call, the answer is stopped."""
         self.has_logprobs = has_logprobs
         self._detokenizer = tokenizer.detokenizer(skip_special_tokens=skips_special, kept=kept)
         self._parser = parser
+        self._calls_left = max_calls
         self._stop = stop
         self._includes_stop = includes_stop
         self._matcher = self._new_matcher()
@@ -100,6 +102,11 @@ class ParsedOutput:
         for piece in pieces:
             if self._tokens is not None:
                 self._tokens.place(piece)
+            if isinstance(piece, CallBegun) and self._calls_left is not None:
+                self._calls_left -= 1
+                self._stopped = self._calls_left < 0
+                if self._stopped:
+                    break
             if not isinstance(piece, Content):
                 passed += [*self._released(""), piece]
             elif self._matcher is None:
@@ -125,4 +132,3 @@ class ParsedOutput:
 
     def _new_matcher(self) -> StopMatcher | None:
         return StopMatcher(self._stop, includes_match=self._includes_stop) if self._stop else None
-

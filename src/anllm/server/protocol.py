@@ -6,7 +6,7 @@ null means absent for every optional field. What a field does, and whether it is
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
@@ -65,6 +65,16 @@ LogitBias = Annotated[
 ]
 
 
+def if_then(key: str, values: list[str], then: dict[str, Any]) -> dict[str, Any]:
+    """For the documentation, as JSON schema: what else holds if the key has one of these values."""
+    return {"if": {"properties": {key: {"enum": values}}, "required": [key]}, "then": then}
+
+
+def has(key: str) -> dict[str, Any]:
+    """As JSON schema: the key is there, and not null."""
+    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
+
+
 class RequestModel(BaseModel):
     """Base of all that comes in. Unknown keys are ignored."""
 
@@ -75,6 +85,31 @@ class StreamOptions(RequestModel):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+class JsonSchema(RequestModel):
+    name: str
+    description: str | None = None
+    json_schema: Annotated[Object | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(RequestModel):
+    model_config = ConfigDict(json_schema_extra=if_then("type", ["json_schema"], has("json_schema")))
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(RequestModel):
+    """vLLM's: exactly one of them. `json` is a schema, as an object or as its text."""
+
+    json_value: Annotated[StringOrObject | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: Strings | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: object | None = None
 
 
 class GenerationRequest(RequestModel):
@@ -108,6 +143,12 @@ class GenerationRequest(RequestModel):
     return_token_ids: bool | None = None
     priority: Integer | None = None
     cache_salt: str | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: StringOrObject | None = None
+    guided_regex: str | None = None
+    guided_choice: Strings | None = None
+    guided_grammar: str | None = None
 
 
 class ErrorBody(BaseModel):

@@ -11,7 +11,9 @@ import anllm
 from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient, EngineState
 from anllm.errors import NotReadyError
+from anllm.parsers.choose import OutputFormat
 from anllm.server.field_support import UnknownFields
+from anllm.server.structured import GrammarChecker, NoGrammars
 from anllm.text.interface import Tokenizer
 
 
@@ -36,20 +38,21 @@ class ChatTemplate(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """The model that answers, as far as the front knows it. chat_template is None for a base model. defaults: the
-    sampling of requests that don't say."""
+    sampling of requests that don't say. output_format: how it writes thoughts and calls."""
 
     id: str
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     max_model_len: int
     defaults: SamplingDefaults
+    output_format: OutputFormat
 
 
 class Service:
     """The served model and its engine. Lives in the event loop.
 
-    Set from outside: `tokenizer`, `chat_template`, `max_model_len` and `defaults` when the model has loaded, `draining`
-    when the server is to end, `start_error` (a sentence) when the model can't be loaded.
+    Set from outside: `tokenizer`, `chat_template`, `max_model_len`, `defaults`, `output_format` and `grammars` when the
+    model has loaded, `draining` when the server is to end, `start_error` (a sentence) when the model can't be loaded.
     """
 
     def __init__(self, client: EngineClient, model_id: str, created: int) -> None:
@@ -60,6 +63,8 @@ class Service:
         self.chat_template: ChatTemplate | None = None
         self.max_model_len: int | None = None
         self.defaults = SamplingDefaults()
+        self.output_format = OutputFormat.choose("", lambda piece: False)
+        self.grammars: GrammarChecker = NoGrammars()
         self.draining = False
         self.start_error: str | None = None
         self.unknown_fields = UnknownFields()
@@ -87,7 +92,9 @@ class Service:
         status = self.status
         if status != "ok" or self.tokenizer is None or self.max_model_len is None:
             raise NotReadyError(self._why_not(status))
-        return LoadedModel(self.model_id, self.tokenizer, self.chat_template, self.max_model_len, self.defaults)
+        return LoadedModel(
+            self.model_id, self.tokenizer, self.chat_template, self.max_model_len, self.defaults, self.output_format
+        )
 
     def _why_not(self, status: str) -> str:
         if status == "failed":

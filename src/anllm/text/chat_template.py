@@ -13,6 +13,7 @@ from typing import cast
 
 from anllm.errors import InvalidRequestError, ModelError
 from anllm.text.messages import Message, conversations, with_content_parts
+from anllm.text.plain_tools import with_calls_as_text, with_tools_as_text
 from anllm.text.special_tokens import read_json_object, special_token_texts
 
 # Names that would replace the template or the conversation, or change what rendering returns.
@@ -45,7 +46,8 @@ class ChatTemplate:
 
         messages: valid already: a role that OpenAI knows; content a string, text parts or None.
         continue_final_message: the prompt ends with the text of the last message, for the model to go on with.
-        tools: as in the request; an empty list is none.
+        tools: as in the request; an empty list is none. Where the template passes over them, or over the calls of
+            earlier turns, they are written into the messages (plain_tools.py).
         template_kwargs: further variables of the template; they win over the special tokens.
 
         A conversation that the template refuses, or of which it drops a system message, is tried again in plainer forms
@@ -57,7 +59,30 @@ class ChatTemplate:
         variables = {**self._special_tokens, **template_kwargs, "add_generation_prompt": add_generation_prompt}
         variables["continue_final_message"] = continue_final_message
         variables["tools"] = [dict(tool) for tool in tools] if tools else None
+        if not self._shows_calls:
+            messages = with_calls_as_text(messages)
+        if tools and not self.shows_tools:
+            messages = with_tools_as_text(messages, tools)
         return self._render_first_accepted(messages, variables)
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model of the tools that it may call."""
+        function = {"name": PROBE, "description": PROBE, "parameters": {"type": "object", "properties": {}}}
+        user: Message = {"role": "user", "content": "hi"}
+        return self._shows_probe([user], tools=[{"type": "function", "function": function}])
+
+    @cached_property
+    def _shows_calls(self) -> bool:
+        """Whether calls of earlier turns are in the prompt. Templates may raise over a call that they don't like."""
+        function = {"name": PROBE, "arguments": {"x": "y"}}
+        call = {"type": "function", "id": "abcdefghi", "function": function}
+        conversation: list[Message] = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "done", "tool_call_id": "abcdefghi", "name": PROBE},
+        ]
+        return "tool_calls" in self.text and self._shows_probe(conversation)
 
     def _render_first_accepted(self, messages: Sequence[Mapping[str, object]], variables: dict[str, object]) -> str:
         """Some templates raise at a role or a place that they don't know, others pass over the message."""
@@ -89,8 +114,8 @@ class ChatTemplate:
         message: Message = {"role": "user", "content": PROBE}
         return not self._shows_probe([message]) and self._shows_probe(with_content_parts([message]))
 
-    def _shows_probe(self, conversation: list[Message]) -> bool:
-        variables: dict[str, object] = {**self._special_tokens, "add_generation_prompt": True}
+    def _shows_probe(self, conversation: list[Message], **more: object) -> bool:
+        variables: dict[str, object] = {**self._special_tokens, "add_generation_prompt": True, **more}
         try:
             return PROBE in self._render(conversation, variables)
         except Exception:  # noqa: BLE001 - as in _render_first_accepted

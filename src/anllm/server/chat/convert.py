@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anllm.config import ServerConfig
 from anllm.errors import ContextLengthError, InvalidRequestError
+from anllm.parsers.choose import OutputFormat
+from anllm.parsers.stream import OutputParser
 from anllm.server.body import JsonObject
 from anllm.server.chat.protocol import CalledFunction, ChatCompletionRequest, ContentPart, Message, ToolCall
 from anllm.server.convert import check_shared_rules, encode, to_prompts
-from anllm.server.field_support import NEUTRAL_CHAT_VALUES, refuse_unsupported, unsupported
+from anllm.server.chat.tools import Tool, ToolUse, for_grammar, tool_use
+from anllm.server.field_support import NEUTRAL_CHAT_VALUES, refuse_unsupported
 from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
+from anllm.server.structured import Structure, structure_of
 from anllm.server.validation import invalid, missing, validate
+from anllm.structured.grammar import embedded, whole
 
 _FIELDS_OF_THEIR_OWN = frozenset(  # and no template variables
     {"add_generation_prompt", "continue_final_message", "tools"}
@@ -24,8 +29,12 @@ _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file", "video_url", "a
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
+    """structure: a grammar to compile before the prompts can be submitted."""
+
     request: ChatCompletionRequest
     prompts: Prompts
+    use: ToolUse
+    structure: Structure | None
 
 
 def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> ChatPlan:
@@ -34,7 +43,9 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> Cha
     if isinstance(messages, list) and len(messages) > model.max_model_len:  # each takes a token at least
         raise ContextLengthError(None, model.max_model_len, param="messages")
     request = validate(ChatCompletionRequest, body)
-    _check_chat_rules(request, body)
+    _check_chat_rules(request)
+    use = tool_use(request)
+    structure = structure_of(request)
     check_shared_rules(request, model, config)
     refuse_unsupported(body, NEUTRAL_CHAT_VALUES)
     text = render_messages(
@@ -43,6 +54,7 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> Cha
         _template_variables(request),
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
+        tools=use.offered,
     )
     prompt = encode(text, model, "messages", add_special_tokens=False)
     if not prompt:
@@ -50,7 +62,8 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> Cha
     max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     prompts = to_prompts(request, [prompt], model, max_tokens=max_tokens, logprobs=logprobs, param="messages")
-    return ChatPlan(request, prompts)
+    prompts = _with_parser(prompts, model.output_format, text, use)
+    return ChatPlan(request, prompts, use, _bound(structure, model, text, use))
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, object]]:
@@ -74,6 +87,7 @@ def render_messages(
     *,
     add_generation_prompt: bool | None = None,
     continue_final_message: bool | None = None,
+    tools: Sequence[Tool] = (),
 ) -> str:
     """The prompt that the model's chat template makes of them. variables: for the template, chat_template_kwargs.
 
@@ -97,6 +111,7 @@ def render_messages(
         plain,
         add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
         continue_final_message=bool(continue_final_message),
+        tools=tools,
         **variables,
     )
 
@@ -107,6 +122,51 @@ def _template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
     if request.reasoning_effort is not None:
         hints = {"reasoning_effort": request.reasoning_effort, "enable_thinking": request.reasoning_effort != "none"}
     return {**hints, **(request.chat_template_kwargs or {})}
+
+
+# -- answers with parts ------------------------------------------------------------------------------------------------
+
+
+def _with_parser(prompts: Prompts, output_format: OutputFormat, text: str, use: ToolUse) -> Prompts:
+    """Without tools, and for a model that does not think aloud, an answer is one text. text: of the prompt."""
+    takes_calls = bool(use.callable)
+    if not takes_calls and not output_format.splits_answers:
+        return prompts
+
+    def parser() -> OutputParser:
+        return output_format.parser(text, use.callable, takes_calls=takes_calls)
+
+    return replace(prompts, parser=parser, kept=output_format.markers, max_calls=use.max_calls)
+
+
+def _bound(structure: Structure | None, model: LoadedModel, text: str, use: ToolUse) -> Structure | None:
+    """The grammar of the whole answer: calls that have to come, calls that have to fit, a form for its content, or both
+    of these; thoughts go before it."""
+    formats, tokenizer = model.output_format, model.tokenizer
+
+    def special_id(piece: str) -> int | None:
+        token_id = tokenizer.token_id(piece)
+        return token_id if token_id in tokenizer.special_token_ids else None
+
+    param = "functions" if use.is_legacy else "tools"
+    if use.min_calls:
+        tools = for_grammar(use.callable)
+        calls = formats.call_grammar(
+            text, tools, min_calls=use.min_calls, max_calls=use.max_calls, special_id=special_id
+        )
+        return Structure(whole(calls), param)
+    if structure is not None:
+        tools = for_grammar(use.callable)
+        return replace(
+            structure,
+            source=embedded(
+                structure.source,
+                lambda body: formats.answer_grammar(text, body, tools=tools, special_id=special_id),
+            ),
+        )
+    if use.is_bound:
+        return Structure(whole(formats.free_grammar(text, for_grammar(use.callable), special_id=special_id)), param)
+    return None
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -174,55 +234,9 @@ def _plain_function(function: CalledFunction) -> dict[str, object]:
 # -- rules between fields ----------------------------------------------------------------------------------------------
 
 
-def _check_chat_rules(request: ChatCompletionRequest, body: JsonObject) -> None:
+def _check_chat_rules(request: ChatCompletionRequest) -> None:
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs", "is only allowed when 'logprobs' is true", None)
     for modality in request.modalities or ():
         if modality != "text":
             raise invalid("modalities", "only 'text' is supported", "unsupported_value", given=modality)
-    _check_tool_choice(request)
-    response_format = request.response_format
-    if response_format is not None and response_format.type != "text":
-        if response_format.type == "json_schema" and response_format.json_schema is None:
-            raise missing("response_format.json_schema")
-        raise unsupported("response_format")
-
-
-def _check_tool_choice(request: ChatCompletionRequest) -> None:
-    choice = request.tool_choice
-    if choice is None or choice in ("none", "auto"):
-        return
-    names = {tool.function.name for tool in request.tools or ()}
-    if isinstance(choice, str):
-        if choice != "required":
-            rule = "must be 'none', 'auto', 'required' or an object"
-            raise invalid("tool_choice", rule, given=choice)
-    else:
-        _check_named_choice(choice, names)
-    if not names:
-        raise invalid("tool_choice", "is only allowed when 'tools' are given", None)
-    raise unsupported("tool_choice")
-
-
-def _check_named_choice(choice: dict[str, object], names: set[str]) -> None:
-    kind = choice.get("type")
-    if kind is None:
-        raise missing("tool_choice.type")
-    if kind not in ("function", "allowed_tools"):
-        raise invalid("tool_choice.type", "must be 'function' or 'allowed_tools'", given=kind)
-    member = choice.get(kind)
-    if member is None:
-        raise missing(f"tool_choice.{kind}")
-    if not isinstance(member, dict):
-        raise invalid(f"tool_choice.{kind}", "must be an object", "invalid_type", given=member)
-    if kind == "function":
-        _check_function_name(member.get("name"), names)
-
-
-def _check_function_name(name: object, names: set[str]) -> None:
-    if name is None:
-        raise missing("tool_choice.function.name")
-    if not isinstance(name, str):
-        raise invalid("tool_choice.function.name", "must be a string", "invalid_type", given=name)
-    if name not in names:
-        raise invalid("tool_choice", "must name one of 'tools'", given=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
@@ -17,17 +17,9 @@ from anllm.server.protocol import (
     RequestModel,
     String,
     StringOrObject,
+    has,
+    if_then,
 )
-
-
-def _if(key: str, values: list[str], then: dict[str, Any]) -> dict[str, Any]:
-    """For the documentation, as JSON schema: what else holds if the key has one of these values."""
-    return {"if": {"properties": {key: {"enum": values}}, "required": [key]}, "then": then}
-
-
-def _has(key: str) -> dict[str, Any]:
-    """As JSON schema: the key is there, and not null."""
-    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
 
 
 class ContentPart(RequestModel):
@@ -35,7 +27,7 @@ class ContentPart(RequestModel):
 
     # convert.py looks at it, and refuses other types by their name
     model_config = ConfigDict(
-        json_schema_extra={"allOf": [_if("type", ["text"], _has("text")), _if("type", ["refusal"], _has("refusal"))]}
+        json_schema_extra={"allOf": [if_then("type", ["text"], has("text")), if_then("type", ["refusal"], has("refusal"))]}
     )
 
     type: Annotated[str, WithJsonSchema({"enum": ["text", "refusal"]})]
@@ -70,10 +62,10 @@ class Message(RequestModel):
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [
-                _if("role", ["system", "developer", "user", "tool"], _has("content")),
-                _if("role", ["system", "developer", "user", "tool", "function"], _TEXT_PARTS_ONLY),
-                _if("role", ["tool"], _has("tool_call_id")),
-                _if("role", ["function"], _has("name")),
+                if_then("role", ["system", "developer", "user", "tool"], has("content")),
+                if_then("role", ["system", "developer", "user", "tool", "function"], _TEXT_PARTS_ONLY),
+                if_then("role", ["tool"], has("tool_call_id")),
+                if_then("role", ["function"], has("name")),
             ]
         }
     )
@@ -99,20 +91,6 @@ class Function(RequestModel):
 class Tool(RequestModel):
     type: Literal["function"]
     function: Function
-
-
-class JsonSchema(RequestModel):
-    name: str
-    description: str | None = None
-    json_schema: Annotated[Object | None, Field(alias="schema")] = None
-    strict: bool | None = None
-
-
-class ResponseFormat(RequestModel):
-    model_config = ConfigDict(json_schema_extra=_if("type", ["json_schema"], _has("json_schema")))
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
 
 
 # Looked at by hand in convert.py, for its words; the schema says what it finds right.
@@ -151,13 +129,12 @@ class ChatCompletionRequest(GenerationRequest):
     tools: Annotated[list[Tool], FIRST_FAULT_ONLY] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[list[Object], FIRST_FAULT_ONLY] | None = None
+    functions: Annotated[list[Function], FIRST_FAULT_ONLY] | None = None
     function_call: StringOrObject | None = None
     max_completion_tokens: PositiveInteger | None = None
     max_tokens: PositiveInteger | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20), INTEGRAL] | None = None
-    response_format: ResponseFormat | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     modalities: Annotated[list[Modality], FIRST_FAULT_ONLY] | None = None

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from anllm.parsers.pieces import CallBegun, Reasoning
 from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs_fields, quote, usage_fields
 from anllm.server.chat.logprobs import chat_logprobs
-from anllm.server.chat.protocol import ChatCompletionRequest
+from anllm.server.chat.convert import ChatPlan
+from anllm.server.chat.parts import CallDeltas, finish_reason, message_of
 from anllm.server.generation import Answer, Generation, Update
 from anllm.server.protocol import StreamOptions
 from anllm.server.service import Service
@@ -17,7 +19,11 @@ from anllm.text.alignment import TextToken
 
 
 class ChatAnswer:
-    def __init__(self, service: Service, request: ChatCompletionRequest, generation: Generation) -> None:
+    def __init__(self, service: Service, plan: ChatPlan, generation: Generation) -> None:
+        request = plan.request
+        self._hides_reasoning = request.include_reasoning is False
+        self._is_legacy = plan.use.is_legacy
+        self._has_parts = plan.prompts.parser is not None
         tier = None if request.service_tier is None else "default"
         self._head = AnswerHead("chatcmpl", request.model, service.system_fingerprint, tier)
         self._options = request.stream_options or StreamOptions()
@@ -47,15 +53,23 @@ class ChatAnswer:
         )
         prompt_token_ids = self._generation.prompt_token_ids(0) if self._has_token_ids else None
         return ChatChunks(
-            frame, self._generation.num_choices, has_logprobs=self._has_logprobs, prompt_token_ids=prompt_token_ids
+            frame,
+            self._generation.num_choices,
+            has_logprobs=self._has_logprobs,
+            prompt_token_ids=prompt_token_ids,
+            hides_reasoning=self._hides_reasoning,
+            is_legacy=self._is_legacy,
         )
 
     def _choice(self, index: int, answer: Answer) -> dict[str, object]:
+        pieces = [p for p in answer.pieces if not (self._hides_reasoning and isinstance(p, Reasoning))]
+        has_calls = any(isinstance(piece, CallBegun) for piece in pieces)
+        written = message_of(pieces, is_legacy=self._is_legacy) if self._has_parts else {"content": answer.text}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []},
+            "message": {"role": "assistant", **written, "refusal": None, "annotations": []},
             "logprobs": chat_logprobs(answer.tokens) if self._has_logprobs else None,
-            "finish_reason": answer.finish_reason,
+            "finish_reason": finish_reason(answer.finish_reason, has_calls=has_calls, is_legacy=self._is_legacy),
             **({"token_ids": answer.token_ids} if self._has_token_ids else {}),
         }
 
@@ -67,8 +81,18 @@ class ChatChunks:
     """
 
     def __init__(
-        self, frame: ChunkFrame, num_choices: int, *, has_logprobs: bool, prompt_token_ids: Sequence[int] | None
+        self,
+        frame: ChunkFrame,
+        num_choices: int,
+        *,
+        has_logprobs: bool,
+        prompt_token_ids: Sequence[int] | None,
+        hides_reasoning: bool = False,
+        is_legacy: bool = False,
     ) -> None:
+        self._hides_reasoning = hides_reasoning
+        self._is_legacy = is_legacy
+        self._deltas = [CallDeltas(is_legacy=is_legacy) for _ in range(num_choices)]
         self._prompt_token_ids = prompt_token_ids
         self._frame = frame
         self._num_choices = num_choices
@@ -88,9 +112,26 @@ class ChatChunks:
             delta = f'{{"content":{quote(update.text)}}}'
             text = self._chunk(update.index, delta, self._logprobs(update.tokens), token_ids=token_ids)
             token_ids = ()
+        elif update.pieces or update.tokens:
+            text, token_ids = self._parts(update), ()
         if update.finish_reason is None:
             return text
-        return text + self._chunk(update.index, "{}", "null", f'"{update.finish_reason}"', token_ids=token_ids)
+        reason = finish_reason(update.finish_reason, has_calls=update.has_calls, is_legacy=self._is_legacy)
+        return text + self._chunk(update.index, "{}", "null", f'"{reason}"', token_ids=token_ids)
+
+    def _parts(self, update: Update) -> bytes:
+        """A chunk for each piece. All new tokens go with the first piece, and what is known of the content's with the
+        first content."""
+        tokens, token_ids, chunks = update.tokens, update.token_ids, []
+        for delta, is_content in self._deltas[update.index].of(
+            [p for p in update.pieces if not (self._hides_reasoning and isinstance(p, Reasoning))]
+        ):
+            logprobs = self._logprobs(tokens) if is_content else "null"
+            chunks.append(self._chunk(update.index, delta, logprobs, token_ids=token_ids))
+            tokens, token_ids = () if is_content else tokens, ()
+        if tokens or token_ids:
+            chunks.append(self._chunk(update.index, "{}", self._logprobs(tokens), token_ids=token_ids))
+        return b"".join(chunks)
 
     def closing(self) -> bytes:
         return self._frame.closing()

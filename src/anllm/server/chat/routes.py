@@ -17,6 +17,7 @@ from anllm.server.field_support import NEUTRAL_CHAT_VALUES
 from anllm.server.generation import Generation
 from anllm.server.respond import respond
 from anllm.server.service import Service
+from anllm.server.structured import bind
 
 
 def chat_router(service: Service, config: ServerConfig) -> APIRouter:
@@ -37,11 +38,12 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             return plan_chat(body, model, config)
 
         chat = await convert_body(await read_body(request, config), plan)
-        generation = Generation(service.client, model.tokenizer, chat.prompts)
+        prompts = await bind(chat.prompts, chat.structure, service.grammars)
+        generation = Generation(service.client, model.tokenizer, prompts)
         return await respond(
             request,
             generation,
-            ChatAnswer(service, chat.request, generation),
+            ChatAnswer(service, chat, generation),
             model=model.id,
             is_stream=bool(chat.request.stream),
             keep_alive_s=config.keep_alive_s,

@@ -13,6 +13,7 @@ from anllm.server.convert import check_shared_rules, check_token_id, encode, to_
 from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES, refuse_unsupported, unsupported
 from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
+from anllm.server.structured import Structure, structure_of
 from anllm.server.validation import invalid, missing, validate
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -20,13 +21,16 @@ _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 @dataclass(frozen=True, slots=True)
 class CompletionPlan:
-    """echoes: for each prompt the text that its answers begin with; "" without echo.
+    """structure: a grammar to compile before the prompts can be submitted.
+
+    echoes: for each prompt the text that its answers begin with; "" without echo.
 
     offsets: for each prompt the characters before its answers; 0 where nobody asks.
     """
 
     request: CompletionRequest
     prompts: Prompts
+    structure: Structure | None
     echoes: tuple[str, ...]
     offsets: tuple[int, ...]
 
@@ -37,6 +41,7 @@ def plan_completion(body: JsonObject, model: LoadedModel, config: ServerConfig) 
     prompts = _separate_prompts(request.prompt, model.max_model_len)
     check_shared_rules(request, model, config)
     _check_best_of(request)
+    structure = structure_of(request)
     refuse_unsupported(body, NEUTRAL_COMPLETION_VALUES)
     token_ids = [_prompt_ids(prompt, model) for prompt in prompts]
     max_tokens = _DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
@@ -51,6 +56,7 @@ def plan_completion(body: JsonObject, model: LoadedModel, config: ServerConfig) 
             param="prompt",
             echoes_logprobs=bool(request.echo) and request.logprobs is not None,
         ),
+        structure,
         echoes=tuple(_text(prompt, model) if request.echo else "" for prompt in prompts),
         offsets=tuple(0 if request.logprobs is None else len(_text(prompt, model)) for prompt in prompts),
     )

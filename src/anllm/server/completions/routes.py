@@ -17,6 +17,7 @@ from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES
 from anllm.server.generation import Generation
 from anllm.server.respond import respond
 from anllm.server.service import Service
+from anllm.server.structured import bind
 
 
 def completions_router(service: Service, config: ServerConfig) -> APIRouter:
@@ -37,7 +38,8 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
             return plan_completion(body, model, config)
 
         completion = await convert_body(await read_body(request, config), plan)
-        generation = Generation(service.client, model.tokenizer, completion.prompts)
+        prompts = await bind(completion.prompts, completion.structure, service.grammars)
+        generation = Generation(service.client, model.tokenizer, prompts)
         return await respond(
             request,
             generation,

@@ -1,0 +1,191 @@
+"""Which tools a chat request offers, and what its answer may call. All raise InvalidRequestError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anllm.server.chat.protocol import ChatCompletionRequest, Function
+from anllm.server.structured import named
+from anllm.server.validation import invalid, missing
+from anllm.structured.errors import GrammarError
+from anllm.structured.grammar import with_options
+from anllm.structured.schema import check_schema
+
+Tool = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """offered: all tools, for the prompt. callable: those that the answer may call, for parser and grammar.
+
+    min_calls: of the answer; at least 1 makes calls all of it. max_calls: None is any number.
+    is_legacy: asked for with `functions`, and answered so.
+    """
+
+    offered: tuple[Tool, ...] = ()
+    callable: tuple[Tool, ...] = ()
+    min_calls: int = 0
+    max_calls: int | None = None
+    is_legacy: bool = False
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether calls have to fit their schemas."""
+        return bool(self.callable) and (self.min_calls > 0 or any(_is_strict(tool) for tool in self.callable))
+
+
+def tool_use(request: ChatCompletionRequest) -> ToolUse:
+    if request.functions and request.tools:
+        raise invalid("functions", "is not allowed together with 'tools'", None)
+    if request.functions or request.function_call is not None:
+        return _legacy_use(request)
+    functions = [tool.function for tool in request.tools or ()]
+    _check_names(functions, "tools", "function.")
+    offered = tuple(map(_plain, functions))
+    allowed, min_calls = _chosen(request, {function.name for function in functions})
+    callable_ = tuple(tool for tool in offered if name_of(tool) in allowed)
+    use = ToolUse(offered, callable_, min_calls, 1 if request.parallel_tool_calls is False else None)
+    if use.is_bound:
+        _check_schemas(use, "tools", "function.")
+    return use
+
+
+def for_grammar(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """The tools with what the compiler of grammars has to know in their schemas."""
+    return tuple(
+        {"type": "function", "function": {**_function(tool), "parameters": with_options(_parameters(tool), _is_strict(tool))}}
+        for tool in tools
+    )
+
+
+def name_of(tool: Tool) -> str:
+    return str(_function(tool)["name"])
+
+
+def _legacy_use(request: ChatCompletionRequest) -> ToolUse:
+    functions = list(request.functions or ())
+    _check_names(functions, "functions", "")
+    offered = tuple(map(_plain, functions))
+    names = {function.name for function in functions}
+    choice = request.function_call
+    if choice is None or choice == "auto":
+        return ToolUse(offered, offered, 0, 1, is_legacy=bool(offered))
+    if choice == "none":
+        return ToolUse(offered, is_legacy=bool(offered))
+    if not isinstance(choice, dict):
+        raise invalid("function_call", "must be 'none', 'auto' or an object", given=choice)
+    _check_function_name(choice.get("name"), names, "function_call")
+    use = ToolUse(offered, tuple(tool for tool in offered if name_of(tool) == choice["name"]), 1, 1, is_legacy=True)
+    _check_schemas(use, "functions", "")
+    return use
+
+
+def _chosen(request: ChatCompletionRequest, names: set[str]) -> tuple[set[str], int]:
+    """The tools that tool_choice lets be called, and the least number of calls."""
+    choice = request.tool_choice
+    if choice is None or choice == "auto":
+        return names, 0
+    if choice == "none":
+        return set(), 0
+    if isinstance(choice, str):
+        if choice != "required":
+            raise invalid("tool_choice", "must be 'none', 'auto', 'required' or an object", given=choice)
+        allowed, mode = names, "required"
+    else:
+        allowed, mode = _chosen_by_object(choice, names)
+    if not names:
+        raise invalid("tool_choice", "is only allowed when 'tools' are given", None)
+    return allowed, 1 if mode == "required" else 0
+
+
+def _chosen_by_object(choice: dict[str, object], names: set[str]) -> tuple[set[str], str]:
+    kind = choice.get("type")
+    if kind is None:
+        raise missing("tool_choice.type")
+    if kind not in ("function", "allowed_tools"):
+        raise invalid("tool_choice.type", "must be 'function' or 'allowed_tools'", given=kind)
+    member = choice.get(str(kind))
+    if member is None:
+        raise missing(f"tool_choice.{kind}")
+    if not isinstance(member, dict):
+        raise invalid(f"tool_choice.{kind}", "must be an object", "invalid_type", given=member)
+    if kind == "function":
+        _check_function_name(member.get("name"), names, "tool_choice.function")
+        return {str(member["name"])}, "required"
+    return _allowed_tools(member, names)
+
+
+def _allowed_tools(member: dict[str, object], names: set[str]) -> tuple[set[str], str]:
+    param = "tool_choice.allowed_tools"
+    mode, tools = member.get("mode"), member.get("tools")
+    if mode not in ("auto", "required"):
+        raise invalid(f"{param}.mode", "must be 'auto' or 'required'", given=mode)
+    if not isinstance(tools, list) or not tools:
+        raise invalid(f"{param}.tools", "must be an array with at least one tool", "invalid_type")
+    allowed = set()
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict):
+            raise invalid(f"{param}.tools[{index}]", "must name a function of 'tools'", "invalid_type")
+        _check_function_name(function.get("name"), names, f"{param}.tools[{index}].function")
+        allowed.add(str(function["name"]))
+    return allowed, str(mode)
+
+
+def _check_function_name(name: object, names: set[str], param: str) -> None:
+    if name is None:
+        raise missing(f"{param}.name")
+    if not isinstance(name, str):
+        raise invalid(f"{param}.name", "must be a string", "invalid_type", given=name)
+    if name not in names:
+        offered = "functions" if param == "function_call" else "tools"
+        raise invalid(param.partition(".")[0], f"must name one of '{offered}'", given=name)
+
+
+def _check_names(functions: list[Function], param: str, path: str) -> None:
+    seen = set()
+    for index, function in enumerate(functions):
+        if function.name in seen:
+            raise invalid(f"{param}[{index}].{path}name", "must not be the name of another one", given=function.name)
+        seen.add(function.name)
+
+
+def _check_schemas(use: ToolUse, param: str, path: str) -> None:
+    """Of those that a grammar is made of; others are the model's business."""
+    names = {name_of(tool) for tool in use.callable}
+    for index, tool in enumerate(use.offered):
+        if name_of(tool) in names and (use.min_calls or _is_strict(tool)):
+            try:
+                check_schema(_parameters(tool))
+            except GrammarError as error:
+                raise named(error, f"{param}[{index}].{path}parameters") from error
+
+
+def _plain(function: Function) -> Tool:
+    """As the client sent it, nulls left out, for templates that write it as JSON."""
+    optional = {
+        "description": function.description,
+        "parameters": function.parameters,
+        "strict": function.strict,
+    }
+    given = {key: value for key, value in optional.items() if value is not None}
+    return {"type": "function", "function": {"name": function.name, **given}}
+
+
+def _function(tool: Tool) -> Mapping[str, object]:
+    function = tool["function"]
+    assert isinstance(function, Mapping)
+    return function
+
+
+def _parameters(tool: Tool) -> dict[str, object]:
+    """Without a schema, a function has no arguments; an object all the same."""
+    parameters = _function(tool).get("parameters")
+    if not isinstance(parameters, dict) or not parameters:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return parameters
+
+
+def _is_strict(tool: Tool) -> bool:
+    return _function(tool).get("strict") is True
