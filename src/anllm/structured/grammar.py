@@ -50,10 +50,10 @@ class GrammarSource:
 
     @property
     def schema_text(self) -> str | None:
-        """The JSON schema that the text was made from."""
-        return (
-            self.text.removeprefix(_JSON_RULE).removesuffix(_SCHEMA_END) if self.text.startswith(_JSON_RULE) else None
-        )
+        """The JSON schema that the text was made from, if it is all of the grammar."""
+        if not (self.text.startswith(_JSON_RULE) and is_of_schemas(self.text)):
+            return None
+        return self.text.removeprefix(_JSON_RULE).removesuffix(_SCHEMA_END)
 
 
 def json_object() -> GrammarSource:

@@ -7,6 +7,7 @@ checked, with the JSON pointer of the subschema that breaks it. Which keywords a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 from anllm.structured.errors import GrammarError
 
@@ -72,6 +73,11 @@ def subschemas(schema: dict[str, object]) -> Iterator[tuple[str, object]]:
             yield f"/{keyword}", value
 
 
+def is_pointer(reference: object) -> TypeGuard[str]:
+    """Whether a $ref names a part of its own document by its place."""
+    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+
+
 def resolve(root: object, pointer: str) -> object:
     """What a JSON pointer names (RFC 6901). Raises LookupError where there is nothing."""
     value = root
@@ -97,7 +103,7 @@ def _check_reference(root: object, pointer: str, schema: dict[str, object]) -> N
     """A $ref whose target is nothing but a $ref, and so on round in a circle, means nothing."""
     seen: list[str] = []
     target: object = schema
-    while isinstance(target, dict) and isinstance(reference := target.get("$ref"), str) and reference.startswith("#"):
+    while isinstance(target, dict) and is_pointer(reference := target.get("$ref")):
         if reference in seen:
             raise _error(pointer, "$ref", f"goes round in a circle: {' to '.join([*seen, reference])}")
         seen.append(reference)
@@ -106,7 +112,7 @@ def _check_reference(root: object, pointer: str, schema: dict[str, object]) -> N
         try:
             target = resolve(root, reference[1:])
         except LookupError:
-            return  # an anchor, or missing: the compiler says which
+            return  # the compiler says that it is missing
 
 
 def _error(pointer: str, keyword: str, rule: str) -> GrammarError:
