@@ -15,6 +15,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import is_lark_syntax
 
 from anllm.structured.errors import GrammarError
+from anllm.structured.one_of import with_disjoint_one_of
 from anllm.structured.schema import check_schema
 
 MAX_GRAMMAR_BYTES = 1_000_000
@@ -128,7 +129,7 @@ def embedded_schema(schema: dict[str, object], *, is_lenient: bool = False) -> s
         "coerce_one_of": is_lenient,
         "lenient": is_lenient,
     }
-    document = {**schema, "x-guidance": options}
+    document = {**with_disjoint_one_of(schema), "x-guidance": options}
     if not _DRAFTS.fullmatch(str(document.get("$schema"))):
         document.pop("$schema", None)
     return f"%json {json.dumps(document, ensure_ascii=False, allow_nan=False)}"
