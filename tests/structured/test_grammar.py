@@ -1,6 +1,7 @@
 """What each kind of grammar allows, and what is refused before anything is compiled."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -165,3 +166,20 @@ def test_a_users_grammar_does_not_pass_for_the_servers_own() -> None:
 def test_the_schema_can_be_read_from_the_text() -> None:
     source = json_schema(PERSON, strict=True)
     assert source.schema_text is not None and json.loads(source.schema_text)["required"] == ["name"]
+
+
+HUGE = 300_000
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: grammar("\n" * 3 * HUGE + 'start: "a"'),
+        lambda: json_schema({"enum": list(range(HUGE // 3))}, strict=False),
+        lambda: json_schema({"properties": {str(n): {"$ref": "#/$defs/a"} for n in range(20_000)}}, strict=False),
+    ],
+)
+def test_a_huge_text_takes_no_time_to_make(make: Callable[[], GrammarSource]) -> None:
+    started = time.monotonic()
+    make()
+    assert time.monotonic() - started < 2

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import is_lark_syntax
 
 from anllm.structured.errors import GrammarError
 from anllm.structured.one_of import with_disjoint_one_of
@@ -33,6 +32,9 @@ _SCHEMA_END = f"{_END}// of schemas\n"
 
 # Others than these the compiler would look for, and fail.
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/2019-09|draft/2020-12)/schema#?")
+
+# As llguidance tells them apart; line by line, since over a whole text of blank lines its search is quadratic.
+_LARK_LINE = re.compile(r"\s*(%llguidance\b|start\s*:)")
 
 _JSON_RULE = "start: %json "
 
@@ -97,7 +99,7 @@ def grammar(text: str) -> GrammarSource:
     """A grammar of the user's: Lark where it has a rule `start:` or a line %llguidance, else GBNF with `root ::=`."""
     if not text.strip():
         raise GrammarError("the grammar is empty.")
-    if is_lark_syntax(text):
+    if any(map(_LARK_LINE.match, text.splitlines())):
         return GrammarSource(_checked(text + _END))
     if len(text) > MAX_GBNF_BYTES:
         raise GrammarError(f"a GBNF grammar must not be longer than {MAX_GBNF_BYTES} bytes, got {len(text)}.")
