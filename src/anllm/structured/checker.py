@@ -58,6 +58,12 @@ class GrammarChecker:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the running process."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
     def check(self, source: GrammarSource) -> str:
         """The text to hand to the engine. Raises GrammarError; QueueFullError where too many are being tried.
 

@@ -15,8 +15,8 @@ from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import is_of_schemas
 
 # Items are cheap in a schema's grammar and dear in an ambiguous one, so they are not bounded alike. An object of 300
-# optional properties needs 50,000 items, one of 700 needs 200,000. Worst masks found with 152k tokens: 60 ms of schemas,
-# 100 ms of others, which take 210 ms within llguidance's own limits.
+# optional properties needs 50,000 items, one of 700 needs 200,000. The worst masks found, with 152k tokens: 60 ms of a
+# schema, 100 ms of others, which take 210 ms within llguidance's own limits.
 LIMITS = LLParserLimits(
     max_items_in_row=2_000,
     step_max_items=20_000,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import is_lark_syntax
 
 from anllm.structured.errors import GrammarError
+from anllm.structured.one_of import with_disjoint_one_of
 from anllm.structured.schema import check_schema
 
 MAX_GRAMMAR_BYTES = 1_000_000
@@ -33,6 +33,9 @@ _SCHEMA_END = f"{_END}// of schemas\n"
 # Others than these the compiler would look for, and fail.
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/2019-09|draft/2020-12)/schema#?")
 
+# As llguidance tells them apart; line by line, since over a whole text of blank lines its search is quadratic.
+_LARK_LINE = re.compile(r"\s*(%llguidance\b|start\s*:)")
+
 _JSON_RULE = "start: %json "
 
 
@@ -50,10 +53,10 @@ class GrammarSource:
 
     @property
     def schema_text(self) -> str | None:
-        """The JSON schema that the text was made from."""
-        return (
-            self.text.removeprefix(_JSON_RULE).removesuffix(_SCHEMA_END) if self.text.startswith(_JSON_RULE) else None
-        )
+        """The JSON schema that the text was made from, if it is all of the grammar."""
+        if not (self.text.startswith(_JSON_RULE) and is_of_schemas(self.text)):
+            return None
+        return self.text.removeprefix(_JSON_RULE).removesuffix(_SCHEMA_END)
 
 
 def json_object() -> GrammarSource:
@@ -96,7 +99,7 @@ def grammar(text: str) -> GrammarSource:
     """A grammar of the user's: Lark where it has a rule `start:` or a line %llguidance, else GBNF with `root ::=`."""
     if not text.strip():
         raise GrammarError("the grammar is empty.")
-    if is_lark_syntax(text):
+    if any(map(_LARK_LINE.match, text.splitlines())):
         return GrammarSource(_checked(text + _END))
     if len(text) > MAX_GBNF_BYTES:
         raise GrammarError(f"a GBNF grammar must not be longer than {MAX_GBNF_BYTES} bytes, got {len(text)}.")
@@ -128,7 +131,7 @@ def embedded_schema(schema: dict[str, object], *, is_lenient: bool = False) -> s
         "coerce_one_of": is_lenient,
         "lenient": is_lenient,
     }
-    document = {**schema, "x-guidance": options}
+    document = {**with_disjoint_one_of(schema), "x-guidance": options}
     if not _DRAFTS.fullmatch(str(document.get("$schema"))):
         document.pop("$schema", None)
     return f"%json {json.dumps(document, ensure_ascii=False, allow_nan=False)}"

@@ -7,7 +7,7 @@ import json
 from llguidance import LLMatcher
 
 from anllm.structured.compile import LIMITS, first_words
-from anllm.structured.schema import resolve, subschemas
+from anllm.structured.schema import is_pointer, resolve, subschemas
 
 _INSIDE = "x-schema"
 
@@ -44,7 +44,7 @@ def _with_references_moved(value: object) -> object:
         return value
     moved = {name: _with_references_moved(item) for name, item in value.items()}
     reference = moved.get("$ref")
-    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+    if is_pointer(reference):
         moved["$ref"] = f"#/{_INSIDE}{reference[1:]}"
     return moved
 
@@ -53,12 +53,12 @@ def _reason(inside: dict[str, object], pointer: str) -> str:
     """Why this part of the schema does not compile, or ""."""
     document = {**inside, "$ref": f"#/{_INSIDE}{pointer}"}
     message = LLMatcher.validate_grammar(f"start: %json {json.dumps(document)}", limits=LIMITS)
-    return first_words(message) if message else ""
+    return first_words(message).replace(f"/{_INSIDE}", "") if message else ""
 
 
 def _reference(schema: dict[str, object], subschema: object) -> list[str]:
     reference = subschema.get("$ref") if isinstance(subschema, dict) else None
-    if not isinstance(reference, str) or not reference.startswith("#/"):
+    if not is_pointer(reference):
         return []
     try:
         resolve(schema, reference[1:])

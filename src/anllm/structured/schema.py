@@ -7,6 +7,7 @@ checked, with the JSON pointer of the subschema that breaks it. Which keywords a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 from anllm.structured.errors import GrammarError
 
@@ -35,6 +36,7 @@ def check_schema(schema: object) -> None:
     """Raises GrammarError for the first subschema that no JSON schema may hold. Follows no reference out of it."""
     check_depth(schema)
     pending = [("", schema)]
+    sound: set[str] = set()
     while pending:
         pointer, subschema = pending.pop()
         if isinstance(subschema, bool):
@@ -45,7 +47,7 @@ def check_schema(schema: object) -> None:
             if keyword in subschema and (broken := rule(subschema[keyword])):
                 raise _error(pointer, keyword, f"{broken}, got {_shown(subschema[keyword])}")
         _check_bounds(pointer, subschema)
-        _check_reference(schema, pointer, subschema)
+        _check_reference(schema, pointer, subschema, sound)
         pending += [(pointer + suffix, inner) for suffix, inner in subschemas(subschema)][::-1]
 
 
@@ -72,6 +74,11 @@ def subschemas(schema: dict[str, object]) -> Iterator[tuple[str, object]]:
             yield f"/{keyword}", value
 
 
+def is_pointer(reference: object) -> TypeGuard[str]:
+    """Whether a $ref names a part of its own document by its place."""
+    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+
+
 def resolve(root: object, pointer: str) -> object:
     """What a JSON pointer names (RFC 6901). Raises LookupError where there is nothing."""
     value = root
@@ -93,11 +100,16 @@ def _check_bounds(pointer: str, schema: dict[str, object]) -> None:
             raise _error(pointer, low, f"must not be above {high}, got {least} and {most}")
 
 
-def _check_reference(root: object, pointer: str, schema: dict[str, object]) -> None:
-    """A $ref whose target is nothing but a $ref, and so on round in a circle, means nothing."""
+def _check_reference(root: object, pointer: str, schema: dict[str, object], sound: set[str]) -> None:
+    """A $ref whose target is nothing but a $ref, and so on round in a circle, means nothing.
+
+    sound: references that lead to an end; grows, so that no way is gone twice.
+    """
     seen: list[str] = []
     target: object = schema
-    while isinstance(target, dict) and isinstance(reference := target.get("$ref"), str) and reference.startswith("#"):
+    while isinstance(target, dict) and is_pointer(reference := target.get("$ref")):
+        if reference in sound:
+            break
         if reference in seen:
             raise _error(pointer, "$ref", f"goes round in a circle: {' to '.join([*seen, reference])}")
         seen.append(reference)
@@ -106,7 +118,8 @@ def _check_reference(root: object, pointer: str, schema: dict[str, object]) -> N
         try:
             target = resolve(root, reference[1:])
         except LookupError:
-            return  # an anchor, or missing: the compiler says which
+            break  # the compiler says that it is missing
+    sound.update(seen)
 
 
 def _error(pointer: str, keyword: str, rule: str) -> GrammarError:
