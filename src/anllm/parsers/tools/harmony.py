@@ -19,6 +19,7 @@ from anllm.parsers.tools.interface import Section, Tool
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 CONSTRAIN, CALL, RETURN = "<|constrain|>", "<|call|>", "<|return|>"
+ROLE = "assistant"
 NAMESPACE = "functions."
 RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -44,6 +45,8 @@ class Harmony:
         while not (yield from reader.is_at_end()):
             header = yield from reader.take_all_before(HEADER_ENDS)
             if not (yield from reader.take_literal(MESSAGE)):
+                if not reader.has_called:
+                    yield Content(content.add(_text_without_channel(header)))
                 yield from reader.take_literal(*HEADER_ENDS.texts)
                 continue
             recipient = RECIPIENT.search(header)
@@ -69,6 +72,12 @@ def prompt_tail(prompt: str) -> str:
     """The header, or the beginning of one, that the prompt ends with."""
     start = prompt.rfind(START)
     return prompt[start:] if start > max(map(prompt.rfind, (END, CALL, RETURN))) else ""
+
+
+def _text_without_channel(header: str) -> str:
+    """What a model says that doesn't keep to its format and leaves the channel out."""
+    text = header.removeprefix(ROLE)
+    return "" if text == header or CHANNEL in header or RECIPIENT.match(text.lstrip()) else text
 
 
 def _channel(header: str) -> str:

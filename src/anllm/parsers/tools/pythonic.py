@@ -26,7 +26,9 @@ class Pythonic:
         self.name = name
         self.markers = frozenset({begin, end})
         self.openings = Markers([begin])
-        self.bare_opening, self.bare_pattern = "[", r"\s*\[\s*[\w.]+\s*\("
+        self.bare_opening = "["
+        # Where grammars let such calls begin with a mere bracket, no other text may, as one must tell the two apart by it.
+        self.bare_pattern = r"\s*\[" if is_bare else r"\s*\[\s*[\w.]+\s*\("
         self.section = Section("[", "", ", ", "]") if is_bare else Section(f"{begin}[", "", ", ", f"]{end}")
         self._begin = begin
         self._dialect = Dialect(('"', "'"), (), (end, begin), "=")
