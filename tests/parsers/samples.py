@@ -176,10 +176,10 @@ def make_parser(
     return output_format(tool_parser, reasoning_parser).parser(prompt, tools, takes_calls=takes_calls)
 
 
-def read(parser: OutputParser, texts: Iterable[str]) -> list[Piece]:
+def read(parser: OutputParser, texts: Iterable[str], *, is_cut: bool = False) -> list[Piece]:
     """All pieces of an answer that comes in these texts, neighbours of one kind joined."""
     pieces = [piece for text in texts for piece in parser.add(text)]
-    return list(joined(pieces + parser.finish()))
+    return list(joined(pieces + parser.finish(is_cut=is_cut)))
 
 
 def pieces_of(text: str, **given: Any) -> list[Piece]:

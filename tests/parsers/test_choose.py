@@ -61,6 +61,10 @@ def test_templates_tell_the_format(template: str, tools: str, reasoning: str | N
         (deepseek("<|tool▁calls▁begin|>"), "deepseek_v31"),
         ("<|channel|>x<|message|> to=functions.", "openai"),
         ("<tool_call> tool_call.name", "hermes"),
+        ("<tool_calls>[", "jamba"),
+        ("<TOOLCALL>", "nemotron_json"),
+        ("<|tool_call|>", "granite"),
+        ("<|tool_call|><|/tool_call|>", "phi4_mini"),
         ("plain", "hermes"),
         ("", "hermes"),
     ],
@@ -74,6 +78,7 @@ def test_marks_in_a_template_tell_the_format(text: str, tools: str) -> None:
     [
         (["<|tool_call_start|>", "<|tool_call_end|>"], "pythonic", None),
         (["<|channel|>", "<|message|>", "<|call|>"], "openai", None),
+        (["<|tool_calls_section_begin|>", "<think>", "</think>"], "kimi_k2", "kimi_k2"),
         (["[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"], "mistral", "mistral"),
         (["<|python_tag|>"], "llama3_json", None),
         (["<think>", "</think>"], "hermes", "qwen3"),

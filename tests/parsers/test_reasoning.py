@@ -35,6 +35,16 @@ def test_all_of_a_block_without_end_is_reasoning(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAGGED)
+def test_half_a_tag_is_not_shown_where_a_limit_cut_it(name: str) -> None:
+    begin, end = tags(name)
+    for cut in range(1, len(end)):
+        text = f"{begin}So then\n{end[:cut]}"
+        assert read(make_parser(reasoning_parser=name), text, is_cut=True) == [Reasoning("So then")]
+    for cut in range(1, len(begin)):
+        assert read(make_parser(reasoning_parser=name), f"\n{begin[:cut]}", is_cut=True) == []
+
+
+@pytest.mark.parametrize("name", TAGGED)
 def test_behind_a_block_that_the_prompt_has_closed_all_is_content(name: str) -> None:
     begin, end = tags(name)
     prompt = f"{begin}\n\n{end}\n\n"

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 REASONING_FIELDS = frozenset({"reasoning_content", "reasoning", "thinking", "thinking_content"})
 CALL_FIELD = "tool_calls"
 NO_MARKERS = Markers(())
-# What ends with such a character may be markup. When the parser raises, the events of the text given last are lost, so it
-# gets the text in parts that hold no more than one tag.
+# What ends with such a character may be markup. When the parser raises, the events of the text given last are lost, so
+# it gets the text in parts that hold no more than one tag.
 PARTS = re.compile(r"(?<=[>\]}|])")
 Event = Mapping[str, object]
 
@@ -117,19 +117,21 @@ class TemplateReader:
             self._content = Trimmed(strips_start=True)
         if not is_call:
             return []
-        pieces = [
-            piece for call in (value if isinstance(value, list) else [value]) for piece in _call_pieces(reader, call)
-        ]
-        reader.is_call_open = False
+        calls = [_call(call) for call in (value if isinstance(value, list) else [value])]
         self._unread = []
+        pieces: list[Piece] = []
+        for name, arguments in calls:
+            pieces += [reader.begin_call(name), CallArguments(arguments)]
+        reader.is_call_open = False
         return pieces
 
 
-def _call_pieces(reader: Reader, call: object) -> list[Piece]:
+def _call(call: object) -> tuple[str, str]:
+    """Name and arguments. Raises ValueError for what is no call."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not isinstance(function, Mapping):
         raise ValueError("a call without a name")
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return [reader.begin_call(name), CallArguments(text or "{}")]
+    return name, text or "{}"

@@ -25,6 +25,7 @@ RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 BODY_ENDS = Markers([END, CALL, RETURN, START, CHANNEL])
 ARGUMENTS_ENDS = CallEnds(BODY_ENDS.texts)
+CHANNEL_MARKER = Markers([CHANNEL])
 HEADER_ENDS = Markers([MESSAGE, END, CALL, RETURN, START])
 BREAK = "\n\n"  # between two messages of the same kind
 
@@ -77,7 +78,10 @@ def prompt_tail(prompt: str) -> str:
 def _text_without_channel(header: str) -> str:
     """What a model says that doesn't keep to its format and leaves the channel out."""
     text = header.removeprefix(ROLE)
-    return "" if text == header or CHANNEL in header or RECIPIENT.match(text.lstrip()) else text
+    if text == header or CHANNEL in header or text.lstrip().startswith("to="):
+        return ""
+    text = text[: CHANNEL_MARKER.held_from(text, 0)]
+    return "" if "to=".startswith(text.strip()) else text
 
 
 def _channel(header: str) -> str:
