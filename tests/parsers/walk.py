@@ -68,6 +68,7 @@ def walk(grammar: str, vocabulary: ByteVocabulary, seed: int, hints: Sequence[st
 def _choose(allowed: list[int], chance: random.Random, number: int) -> int:
     if ByteVocabulary.eos_token_id in allowed and chance.random() < 0.4:
         return ByteVocabulary.eos_token_id
+    allowed = [token for token in allowed if token != ByteVocabulary.eos_token_id] or allowed
     hurry = 1 + number / 100
     weights = [
         hurry * ENDERS.get(token, 0.2 if token >= 128 or token < 32 else 1.0) if token < 256 else 40.0 * hurry

@@ -12,6 +12,7 @@ from anllm.parsers.reasoning.tags import TaggedReasoning
 from anllm.parsers.tools import table
 from anllm.parsers.tools.deepseek import CALLS_BEGIN as DEEPSEEK_CALLS
 from anllm.parsers.tools.interface import ToolFormat
+from anllm.parsers.tools.kimi_k2 import CALLS_BEGIN as KIMI_CALLS
 
 HasToken = Callable[[str], bool]
 
@@ -29,13 +30,17 @@ TOOLS_BY_TEMPLATE: tuple[tuple[tuple[str, ...], ToolFormat], ...] = (
     (("<seed:tool_call>",), table.SEED_OSS),
     (("<tool_call>\\n<function=",), table.QWEN3_CODER),
     (("<tool_call>\n<function=",), table.QWEN3_CODER),
-    (("<|tool_calls_section_begin|>",), table.KIMI_K2),
+    ((KIMI_CALLS,), table.KIMI_K2),
     (("[TOOL_CALLS]", "[ARGS]"), table.MISTRAL),
     (("[TOOL_CALLS]",), table.MISTRAL_LIST),
     ((DEEPSEEK_CALLS, "```json"), table.DEEPSEEK_V3),
     ((DEEPSEEK_CALLS,), table.DEEPSEEK_V31),
     (("<|channel|>", "<|message|>", "functions."), table.HARMONY),
     (("<|python_start|>",), table.LLAMA4_PYTHONIC),
+    (("<TOOLCALL>",), table.NEMOTRON),
+    (("<|tool_call|>", "<|/tool_call|>"), table.PHI4_MINI),
+    (("<|tool_call|>",), table.GRANITE),
+    (("<tool_calls>",), table.JAMBA),
     (("<tool_call>",), table.HERMES),
     (("<|start_header_id|>", '"parameters": '), table.LLAMA3_JSON),
 )
@@ -44,7 +49,7 @@ TOOLS_BY_TOKENS: tuple[tuple[tuple[str, ...], ToolFormat], ...] = (
     (("<|tool_call_start|>", "<|tool_call_end|>"), table.PYTHONIC),
     (("<|tool_call>", "<tool_call|>"), table.GEMMA4),
     (("<start_function_call>",), table.FUNCTION_GEMMA),
-    (("<|tool_calls_section_begin|>",), table.KIMI_K2),
+    ((KIMI_CALLS,), table.KIMI_K2),
     ((DEEPSEEK_CALLS,), table.DEEPSEEK_V3),
     (("<|channel|>", "<|message|>", "<|call|>"), table.HARMONY),
     (("[TOOL_CALLS]", "[ARGS]"), table.MISTRAL),
@@ -81,6 +86,6 @@ def reasoning_format(template_text: str, vocabulary_has: HasToken) -> TaggedReas
     for has in (vocabulary_has, template_text.__contains__):
         for found in REASONING:
             if has(found.begin) and has(found.end):
-                is_kimi = found == reasoning_table.THINK and "<|tool_calls_section_begin|>" in template_text
-                return reasoning_table.KIMI_THINK if is_kimi else found
+                is_kimi = KIMI_CALLS in template_text or vocabulary_has(KIMI_CALLS)
+                return reasoning_table.KIMI_THINK if is_kimi and found == reasoning_table.THINK else found
     return None

@@ -68,15 +68,21 @@ class Reader:
         self._text = ""
         self._position = 0
         self._is_complete = False
+        self._is_cut = False
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
         self._text = self._text[self._position :] + text
         self._position = 0
 
-    def end(self) -> None:
-        """No more text comes."""
+    def end(self, *, is_cut: bool) -> None:
+        """No more text comes. is_cut: the model had more to say, so what may be the beginning of a marker is one."""
         self._is_complete = True
+        self._is_cut = is_cut
+
+    @property
+    def is_cut(self) -> bool:
+        return self._is_cut
 
     @property
     def is_recording(self) -> bool:
@@ -111,10 +117,14 @@ class Reader:
             yield None
 
     def take_before(self, markers: Markers) -> Steps[str]:
-        """A piece of the text before the next marker; "" at a marker and at the end. Call until it is ""."""
+        """A piece of the text before the next marker; "" at a marker and at the end. Call until it is "".
+
+        Half a marker at the end of a text that is cut is gone."""
 
         def scan(text: str, position: int, is_complete: bool) -> int:
-            start, is_whole = markers.find(text, position, is_complete)
+            start, is_whole = markers.find(text, position, is_complete and not self._is_cut)
+            if is_complete and not is_whole:
+                self._text = text[:start]
             return -1 if is_whole and start == position else start
 
         return self.take_scanned(scan)
@@ -141,13 +151,17 @@ class Reader:
         return self.take_run(SPACE)
 
     def take_literal(self, *literals: str) -> Steps[str]:
-        """The longest of the literals that the text goes on with; "" if it is none of them."""
+        """The longest of the literals that the text goes on with; "" if it is none of them.
+
+        The beginning of one at the end of a text that is cut is gone."""
         length = max(map(len, literals))
         while True:
             ahead = self._text[self._position : self._position + length]
             may_grow = any(len(ahead) < len(literal) and literal.startswith(ahead) for literal in literals)
             if self._is_complete or not may_grow:
                 found = max((literal for literal in literals if ahead.startswith(literal)), key=len, default="")
+                if may_grow and not found and self._is_cut:
+                    self._take(len(self._text))
                 return self._take(self._position + len(found))
             yield None
 
@@ -156,6 +170,11 @@ class Reader:
         while len(self._text) - self._position < length and not self._is_complete:
             yield None
         return self._text[self._position : self._position + length]
+
+    def drop_cut_rest(self) -> None:
+        """What is left of a text that is cut is gone, as it begins something."""
+        if self._is_cut:
+            self._take(len(self._text))
 
     def is_at_end(self) -> Steps[bool]:
         return not (yield from self.peek())

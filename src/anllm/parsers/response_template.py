@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
 from anllm.parsers.pieces import CallArguments, Content, Piece, Reasoning
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 REASONING_FIELDS = frozenset({"reasoning_content", "reasoning", "thinking", "thinking_content"})
 CALL_FIELD = "tool_calls"
 NO_MARKERS = Markers(())
+# What ends with such a character may be markup. When the parser raises, the events of the text given last are lost, so
+# it gets the text in parts that hold no more than one tag.
+PARTS = re.compile(r"(?<=[>\]}|])")
 Event = Mapping[str, object]
 
 
@@ -58,77 +62,76 @@ class TemplateReader:
         self._takes_calls = takes_calls
         self._content = Trimmed()
         self._thoughts = Trimmed(strips_start=True)
-        self._region: list[str] = []
+        self._unread: list[str] = []  # given to the parser, and not out as a piece
+        self._has_failed = False
 
     def read(self, reader: Reader) -> Steps[None]:
         for event in self._parser.initial_events:  # what the prompt wrote is no part of the answer
             reader.is_reasoning = event["type"] != "region_close" and event["field"] in REASONING_FIELDS
-        has_failed = False
         while text := (yield from reader.take_before(NO_MARKERS)):
-            pieces, has_failed = self._feed(reader, text, has_failed)
-            yield from pieces
-        if not has_failed:
-            pieces, _ = self._finish(reader)
-            yield from pieces
+            for part in PARTS.split(text):
+                yield from self._feed(reader, part)
+        if not self._has_failed:
+            yield from self._pieces(reader, lambda: self._parser.finalize()[1])
         if not reader.has_called:
             yield Content(self._content.flush())
 
-    def _feed(self, reader: Reader, text: str, has_failed: bool) -> tuple[list[Piece], bool]:
-        if has_failed:
-            return self._as_content(reader, text), True
-        return self._pieces(reader, lambda: self._parser.feed(text), text)
+    def _feed(self, reader: Reader, text: str) -> list[Piece]:
+        if self._has_failed:
+            return self._as_content(reader, text)
+        self._unread.append(text)
+        return self._pieces(reader, lambda: self._parser.feed(text))
 
-    def _finish(self, reader: Reader) -> tuple[list[Piece], bool]:
-        return self._pieces(reader, lambda: self._parser.finalize()[1], "")
-
-    def _pieces(self, reader: Reader, step: Callable[[], list[Event]], text: str) -> tuple[list[Piece], bool]:
-        """The pieces of the events that `step` gives, and whether the parser failed."""
+    def _pieces(self, reader: Reader, step: Callable[[], list[Event]]) -> list[Piece]:
+        """The pieces of the events that `step` gives."""
+        pieces: list[Piece] = []
         try:
-            return [piece for event in step() for piece in self._of_event(reader, event)], False
+            for event in step():
+                pieces.extend(self._of_event(reader, event))
         except Exception:  # noqa: BLE001 - the model's text and its maker's template: whatever it raises, the answer goes on
             logger.warning("The response_template of the model can't read an answer; the rest is content.")
+            self._has_failed = True
             reader.is_reasoning = False
-            return self._as_content(reader, "".join(self._region) + text), True
+            pieces.extend(self._as_content(reader, "".join(self._unread)))
+        return pieces
 
     def _as_content(self, reader: Reader, text: str) -> list[Piece]:
         return [] if reader.has_called else [Content(self._content.add(text))]
 
-    def _of_event(self, reader: Reader, event: Event) -> Iterator[Piece]:
+    def _of_event(self, reader: Reader, event: Event) -> list[Piece]:
         name, kind = event["field"], event["type"]
-        is_reasoning = name in REASONING_FIELDS
+        is_reasoning, is_call = name in REASONING_FIELDS, name == CALL_FIELD and self._takes_calls
         if kind == "region_open":
             reader.is_reasoning = is_reasoning
-            self._region = []
-        elif kind == "region_chunk":
+        elif kind == "region_close":
+            return self._closed(reader, is_reasoning, is_call, event.get("value"))
+        elif not is_call:
             text = str(event["text"])
-            if is_reasoning:
-                yield Reasoning(self._thoughts.add(text))
-            elif name != CALL_FIELD or not self._takes_calls:
-                yield from self._as_content(reader, text)
-            else:
-                self._region.append(text)
-        else:
-            yield from self._closed(reader, is_reasoning, name == CALL_FIELD and self._takes_calls, event.get("value"))
+            self._unread = ["".join(self._unread).partition(text)[2]]
+            return [Reasoning(self._thoughts.add(text))] if is_reasoning else self._as_content(reader, text)
+        return []
 
-    def _closed(self, reader: Reader, is_reasoning: bool, is_call: bool, value: object) -> Iterator[Piece]:
-        self._region = []
+    def _closed(self, reader: Reader, is_reasoning: bool, is_call: bool, value: object) -> list[Piece]:
         if is_reasoning:
             reader.is_reasoning = False
             self._content = Trimmed(strips_start=True)
-        if is_call:
-            for call in value if isinstance(value, list) else [value]:
-                yield from _call_pieces(reader, call)
-            reader.is_call_open = False
+        if not is_call:
+            return []
+        calls = [_call(call) for call in (value if isinstance(value, list) else [value])]
+        self._unread = []
+        pieces: list[Piece] = []
+        for name, arguments in calls:
+            pieces += [reader.begin_call(name), CallArguments(arguments)]
+        reader.is_call_open = False
+        return pieces
 
 
-def _call_pieces(reader: Reader, call: object) -> Iterator[Piece]:
+def _call(call: object) -> tuple[str, str]:
+    """Name and arguments. Raises ValueError for what is no call."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not isinstance(function, Mapping):
         raise ValueError("a call without a name")
     arguments = function.get("arguments")
-    yield reader.begin_call(name)
-    if isinstance(arguments, str):
-        yield CallArguments(arguments or "{}")
-    else:
-        yield CallArguments(json.dumps(arguments or {}, ensure_ascii=False))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return name, text or "{}"

@@ -5,8 +5,8 @@ Rules that hold for every format:
 - Content comes before the first call only. What a model writes between and after calls is dropped, be it prose, closing
   tags too many or a broken call, since clients of the API take no text there.
 - Whitespace directly before a call, and around reasoning, is the template's and is dropped.
-- A call whose beginning, up to its name, is broken is content, markup and all. Once begun, a call keeps what the model
-  wrote as its arguments, broken or cut. Nothing raises.
+- A call whose beginning, up to its name, is broken is content, markup and all; if a limit cut it, it is dropped. Once
+  begun, a call keeps what the model wrote as its arguments, broken or cut. Nothing raises.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ class OutputParser:
         self._reader.feed(text)
         return self._advance()
 
-    def finish(self) -> list[Piece]:
-        """What is still held back. Call once, at the end, also after a length cut."""
-        self._reader.end()
+    def finish(self, *, is_cut: bool = False) -> list[Piece]:
+        """What is still held back. Call once, at the end.
+
+        is_cut: the model was stopped by a limit. What then looks like the beginning of markup is dropped, else it is
+        content like all markup that is broken."""
+        self._reader.end(is_cut=is_cut)
         return self._advance()
 
     def _advance(self) -> list[Piece]:

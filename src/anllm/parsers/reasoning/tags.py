@@ -71,6 +71,9 @@ class TaggedReasoning:
                 yield from reader.take_space()
                 yield from reader.take_literal(self.begin)
                 return True
+            if len(ahead) < length and rest and reader.is_cut:
+                reader.drop_cut_rest()
+                return True
             if len(ahead) < length or not self.begin.startswith(rest):
                 return False
         return False

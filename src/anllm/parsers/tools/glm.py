@@ -47,7 +47,10 @@ class Glm:
         if not name or " " in name or (yield from reader.is_at_end()):
             return False
         yield from reader.take_space()
-        if (yield from reader.peek(2)) not in (self._key[:2], self._end[:2]):
+        ahead = yield from reader.peek(2)
+        if ahead not in (self._key[:2], self._end[:2]):
+            if ahead == "<":
+                reader.drop_cut_rest()
             return False
         yield reader.begin_call(name)
         writer = ArgumentsWriter(reader, pads=False)

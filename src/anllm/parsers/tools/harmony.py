@@ -19,11 +19,13 @@ from anllm.parsers.tools.interface import Section, Tool
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 CONSTRAIN, CALL, RETURN = "<|constrain|>", "<|call|>", "<|return|>"
+ROLE = "assistant"
 NAMESPACE = "functions."
 RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 BODY_ENDS = Markers([END, CALL, RETURN, START, CHANNEL])
 ARGUMENTS_ENDS = CallEnds(BODY_ENDS.texts)
+CHANNEL_MARKER = Markers([CHANNEL])
 HEADER_ENDS = Markers([MESSAGE, END, CALL, RETURN, START])
 BREAK = "\n\n"  # between two messages of the same kind
 
@@ -44,6 +46,8 @@ class Harmony:
         while not (yield from reader.is_at_end()):
             header = yield from reader.take_all_before(HEADER_ENDS)
             if not (yield from reader.take_literal(MESSAGE)):
+                if not reader.has_called:
+                    yield Content(content.add(_text_without_channel(header)))
                 yield from reader.take_literal(*HEADER_ENDS.texts)
                 continue
             recipient = RECIPIENT.search(header)
@@ -69,6 +73,15 @@ def prompt_tail(prompt: str) -> str:
     """The header, or the beginning of one, that the prompt ends with."""
     start = prompt.rfind(START)
     return prompt[start:] if start > max(map(prompt.rfind, (END, CALL, RETURN))) else ""
+
+
+def _text_without_channel(header: str) -> str:
+    """What a model says that doesn't keep to its format and leaves the channel out."""
+    text = header.removeprefix(ROLE)
+    if text == header or CHANNEL in header or text.lstrip().startswith("to="):
+        return ""
+    text = text[: CHANNEL_MARKER.held_from(text, 0)]
+    return "" if "to=".startswith(text.strip()) else text
 
 
 def _channel(header: str) -> str:

@@ -96,5 +96,12 @@ def _try_calls(reader: Reader, tool_format: ToolFormat, types: ToolTypes, conten
     raw = reader.end_record()
     if is_call:
         reader.is_call_open = not is_whole
-    elif not reader.has_called:
+    elif not reader.has_called and not (
+        reader.is_cut and (yield from reader.is_at_end()) and _is_marked(raw, tool_format)
+    ):
         yield Content(content.add(raw))
+
+
+def _is_marked(raw: str, tool_format: ToolFormat) -> bool:
+    """Whether a beginning is a call's beyond doubt, as it has its markup."""
+    return raw.startswith(tool_format.openings.texts)

@@ -26,7 +26,9 @@ class Pythonic:
         self.name = name
         self.markers = frozenset({begin, end})
         self.openings = Markers([begin])
-        self.bare_opening, self.bare_pattern = "[", r"\s*\[\s*[\w.]+\s*\("
+        self.bare_opening = "["
+        # Where grammars let calls begin with a mere bracket, no other text may, as that must tell the two apart.
+        self.bare_pattern = r"\s*\[" if is_bare else r"\s*\[\s*[\w.]+\s*\("
         self.section = Section("[", "", ", ", "]") if is_bare else Section(f"{begin}[", "", ", ", f"]{end}")
         self._begin = begin
         self._dialect = Dialect(('"', "'"), (), (end, begin), "=")
@@ -63,6 +65,7 @@ class Pythonic:
         for length in range(1, MAX_NAME_CHARS):
             ahead = yield from reader.peek(length)
             if len(ahead) < length:
+                reader.drop_cut_rest()
                 return False
             if not (ahead[-1].isalnum() or ahead[-1] == "_"):
                 return ahead[-1] == "=" and length > 1

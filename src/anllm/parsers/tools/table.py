@@ -28,6 +28,10 @@ GEMMA4 = Gemma("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
 FUNCTION_GEMMA = Gemma("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
 PYTHONIC = Pythonic("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", is_bare=False)
 LLAMA4_PYTHONIC = Pythonic("llama4_pythonic", "<|python_start|>", "<|python_end|>", is_bare=True)
+GRANITE = JsonObjects("granite", "<|tool_call|>", "", is_list=True)
+PHI4_MINI = JsonObjects("phi4_mini", "<|tool_call|>", "<|/tool_call|>", is_list=True)
+JAMBA = JsonObjects("jamba", "<tool_calls>", "</tool_calls>", is_list=True)
+NEMOTRON = JsonObjects("nemotron_json", "<TOOLCALL>", "</TOOLCALL>", is_list=True)
 HARMONY = Harmony()
 QWEN3_CODER = TaggedCalls(
     "qwen3_coder",
@@ -66,10 +70,11 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
     "gemma4": GEMMA4,
     "glm45": GLM45,
     "glm47": GLM47,
+    "granite": GRANITE,
     "granite4": HERMES,
     "hermes": HERMES,
     "internlm": JsonObjects("internlm", "<|action_start|><|plugin|>", "<|action_end|>", key="parameters"),
-    "jamba": JsonObjects("jamba", "<tool_calls>", "</tool_calls>", is_list=True),
+    "jamba": JAMBA,
     "kimi_k2": KIMI_K2,
     "lfm2": PYTHONIC,
     "llama3_json": LLAMA3_JSON,
@@ -79,7 +84,9 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
     "mimo": QWEN3_CODER,
     "minimax_m2": MINIMAX_M2,
     "mistral": MISTRAL,
+    "nemotron_json": NEMOTRON,
     "openai": HARMONY,
+    "phi4_mini": PHI4_MINI,
     "phi4_mini_json": JsonObjects("phi4_mini_json", "functools", "", is_list=True),
     "pythonic": PYTHONIC,
     "qwen3_coder": QWEN3_CODER,
