@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import signal
 import socket
@@ -15,24 +16,30 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 import uvicorn
 
-from anllm.config import Config, GenerationConfig, ServerConfig
+from anllm.config import Config, GenerationConfig, ModelConfig, ServerConfig
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient
 from anllm.engine.process import ProcessTransport
 from anllm.errors import AnllmError, ConfigError
+from anllm.parsers.choose import OutputFormat
 from anllm.runner.build import RunnerSettings
 from anllm.server.app import create_app
 from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
 from anllm.store.progress import Progress
 from anllm.store.resolve import ModelSource, fetch, parse_source
-from anllm.text.chat_template import load_chat_template
+from anllm.structured.checker import GrammarChecker
+from anllm.structured.vocabulary import Vocabulary
+from anllm.text.chat_template import ChatTemplate, load_chat_template
 from anllm.text.generation_config import load_sampling_defaults
+from anllm.text.interface import Tokenizer
+from anllm.text.special_tokens import read_json_object
 from anllm.text.tokenizer import load_tokenizer
 from anllm.worker import encode_settings
 
@@ -100,6 +107,7 @@ class _Server:
         self._web = _web_server(create_app(self._service, config.server), config.server)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._grammars: GrammarChecker | None = None
 
     async def run(self) -> int:
         """Serve until a signal, or until the model can't be served."""
@@ -109,6 +117,8 @@ class _Server:
         for task in self._tasks:
             task.cancel()
         await self._client.close()
+        if self._grammars is not None:
+            self._grammars.close()
         if self._failure is not None:
             raise self._failure
         return 0
@@ -134,9 +144,14 @@ class _Server:
         )
         if config.model.generation_config is GenerationConfig.AUTO:
             service.defaults = await _in_thread(lambda: load_sampling_defaults(folder))
-        template = _in_thread(lambda: _warm_template(load_chat_template(folder)))
+        chat_template = await _in_thread(lambda: load_chat_template(folder))
+        service.output_format = output_format(folder, chat_template, tokenizer, config.model)
+        template = _in_thread(lambda: _warm_template(chat_template))
         info = await self._client.start()
         service.tokenizer, service.chat_template = tokenizer, await template
+        if tokenizer.eos_token_ids:
+            vocabulary = Vocabulary.of(tokenizer, tokenizer.special_token_ids, info.vocab_size)
+            service.grammars = self._grammars = GrammarChecker(vocabulary)
         service.max_model_len = info.max_model_len
         gc.collect()
         gc.freeze()  # what stays for good; looking through all of it would hold up every stream for 40 ms
@@ -184,6 +199,33 @@ class _Server:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def output_format(
+    folder: Path, chat_template: ChatTemplate | None, tokenizer: Tokenizer, config: ModelConfig
+) -> OutputFormat:
+    """How the model writes thoughts and calls. Raises ConfigError for a setting that is wrong, ModelError for a
+    response_template of the model's that is."""
+    own = read_json_object(folder, "tokenizer_config.json").get("response_template")
+    template = read_json_file(Path(config.response_template)) if config.response_template else own
+    return OutputFormat.choose(
+        "" if chat_template is None else chat_template.text,
+        lambda piece: tokenizer.token_id(piece) is not None,
+        config.tool_parser,
+        config.reasoning_parser,
+        template if isinstance(template, dict) else None,
+    )
+
+
+def read_json_file(path: Path) -> dict[str, object]:
+    """Raises ConfigError."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"response_template: {path} can't be read as JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"response_template: {path} must hold a JSON object, got {type(value).__name__}.")
+    return value
 
 
 class _WebServer(uvicorn.Server):

@@ -91,7 +91,9 @@ class Size(_IntegerType):
     type=click.Choice([g.value for g in GenerationConfig]),
     help="Sampling of requests that don't say: auto is the model's generation_config.json.",
 )
-@click.option("--tool-call-parser", help="Form in which the model writes tool calls, by vLLM's name.  [default: found out]")
+@click.option(
+    "--tool-call-parser", help="Form in which the model writes tool calls, by vLLM's name.  [default: found out]"
+)
 @click.option("--reasoning-parser", help="Form in which it writes its thoughts, by vLLM's name.  [default: found out]")
 @click.option(
     "--response-template", help="JSON file that describes its answers.  [default: response_template of the model]"
@@ -156,6 +158,9 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             execution=Execution(options["execution"]),
             blas=options["blas"],
             generation_config=GenerationConfig(options["generation_config"]),
+            tool_parser=options["tool_call_parser"],
+            reasoning_parser=options["reasoning_parser"],
+            response_template=options["response_template"],
         ),
         cache=CacheConfig(memory_fraction=options["memory_fraction"], kv_memory_bytes=options["kv_memory"]),
         scheduler=SchedulerConfig(

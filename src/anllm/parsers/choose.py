@@ -9,7 +9,7 @@ from typing import TypeVar
 from anllm.errors import ConfigError
 from anllm.parsers import detect
 from anllm.parsers.grammars import GrammarBuilder
-from anllm.parsers.lark import SpecialId
+from anllm.parsers.lark import Embed, SpecialId, plain_json
 from anllm.parsers.pieces import Content
 from anllm.parsers.reader import Markers, Reader, Steps, Trimmed
 from anllm.parsers.reasoning.table import HARMONY_NAME, REASONING_FORMATS
@@ -67,6 +67,11 @@ class OutputFormat:
         return cls(tools, reasoning, response_template)
 
     @property
+    def splits_answers(self) -> bool:
+        """Whether answers may have parts though nothing can be called."""
+        return self.reasoning is not None or self.response_template is not None or isinstance(self.tools, Harmony)
+
+    @property
     def markers(self) -> frozenset[str]:
         """Texts that must come through where special tokens are dropped from the text of an answer."""
         return self.tools.markers | (self.reasoning.markers if self.reasoning else frozenset())
@@ -102,24 +107,37 @@ class OutputFormat:
         min_calls: int = 1,
         max_calls: int | None = None,
         special_id: SpecialId,
+        embed: Embed = plain_json,
     ) -> str:
         """A grammar for an answer of calls alone, behind thoughts if the model may think.
 
-        tools: those that may be called, one at least. min_calls: at least 1.
+        tools: those that may be called, one at least. min_calls: at least 1. embed: writes schemas.
         Raises InvalidRequestError for a schema that the model's markup can't enforce.
         """
-        return self._grammar(prompt, special_id).calls(tools, min_calls, max_calls)
+        return self._grammar(prompt, special_id, embed).calls(tools, min_calls, max_calls)
 
-    def free_grammar(self, prompt: str, tools: Sequence[Tool], *, special_id: SpecialId) -> str:
+    def free_grammar(
+        self, prompt: str, tools: Sequence[Tool], *, special_id: SpecialId, embed: Embed = plain_json
+    ) -> str:
         """A grammar for any answer, whose calls are of these tools, and fit those that are strict. Raises as above."""
-        return self._grammar(prompt, special_id).free(tools)
+        return self._grammar(prompt, special_id, embed).free(tools)
 
-    def answer_grammar(self, prompt: str, body: str, *, special_id: SpecialId) -> str:
-        """A grammar for an answer that `body`, of a Lark rule, describes, behind thoughts if the model may think."""
-        return self._grammar(prompt, special_id).answer(body)
+    def answer_grammar(
+        self,
+        prompt: str,
+        body: str,
+        tools: Sequence[Tool] = (),
+        *,
+        max_calls: int | None = None,
+        special_id: SpecialId,
+        embed: Embed = plain_json,
+    ) -> str:
+        """A grammar for an answer that `body`, of a Lark rule, describes, or calls of these tools in its place; behind
+        thoughts if the model may think. Raises as above."""
+        return self._grammar(prompt, special_id, embed).answer(body, tools, max_calls)
 
-    def _grammar(self, prompt: str, special_id: SpecialId) -> GrammarBuilder:
-        return GrammarBuilder(self.tools, self.reasoning, prompt, special_id)
+    def _grammar(self, prompt: str, special_id: SpecialId, embed: Embed) -> GrammarBuilder:
+        return GrammarBuilder(self.tools, self.reasoning, prompt, special_id, embed)
 
 
 def _read(

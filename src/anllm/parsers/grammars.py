@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anllm.parsers.lark import ANY_TEXT, Lark, SpecialId, excluding, repeated
+from anllm.parsers.lark import ANY_TEXT, Embed, Lark, SpecialId, excluding, plain_json, repeated
 from anllm.parsers.reasoning.tags import TaggedReasoning
 from anllm.parsers.schema import function_of, name_of, parameters_of, properties_of
 from anllm.parsers.tools.harmony import CHANNEL, END, MESSAGE, START, Harmony, prompt_tail
@@ -19,10 +19,15 @@ class GrammarBuilder:
     """Builds one grammar for one answer to `prompt`."""
 
     def __init__(
-        self, tool_format: ToolFormat, reasoning: TaggedReasoning | None, prompt: str, special_id: SpecialId
+        self,
+        tool_format: ToolFormat,
+        reasoning: TaggedReasoning | None,
+        prompt: str,
+        special_id: SpecialId,
+        embed: Embed = plain_json,
     ) -> None:
         markers = tool_format.markers | (reasoning.markers if reasoning else frozenset())
-        self._lark = Lark(special_id, markers)
+        self._lark = Lark(special_id, markers, embed)
         self._format = tool_format
         self._reasoning = reasoning
         self._prompt = prompt
@@ -34,10 +39,13 @@ class GrammarBuilder:
         calls = self._calls(tools, *((1, 1) if self._is_harmony else (minimum, maximum)))
         return self._lark.build(f"{self._thoughts()} {calls}".strip())
 
-    def answer(self, body: str) -> str:
-        """An answer that a rule's body describes, behind thoughts."""
+    def answer(self, body: str, tools: Sequence[Tool], maximum: int | None) -> str:
+        """An answer that a rule's body describes, or calls of these tools, behind thoughts."""
         head = self._lark.text(f"{CHANNEL}final{MESSAGE}") if self._is_harmony else ""
-        return self._lark.build(f"{self._thoughts()} {head} {self._lark.rule('answer', body)}".strip())
+        answer = f"{head} {self._lark.rule('answer', body)}".strip()
+        if tools:
+            answer = f"({answer} | {self._calls(tools, 1, 1 if self._is_harmony else maximum)})"
+        return self._lark.build(f"{self._thoughts()} {answer}".strip())
 
     def free(self, tools: Sequence[Tool]) -> str:
         """Any text; a call that begins in it must be one of a tool, and fit it if the tool is strict."""

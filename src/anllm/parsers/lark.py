@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 # The id of a text that is one special token of the model, as the engine of grammars sees it, else None.
 SpecialId = Callable[[str], int | None]
+# What stands in a rule for a document that the schema allows.
+Embed = Callable[[dict[str, object]], str]
 ANY_TEXT = "/(?s:.*)/"
+
+
+def plain_json(schema: dict[str, object]) -> str:
+    """With the engine's own way of whitespace."""
+    return f"%json {json.dumps(schema)}"
 
 
 class Lark:
@@ -21,7 +28,8 @@ class Lark:
     markers: the texts of the format that may be special tokens.
     """
 
-    def __init__(self, special_id: SpecialId, markers: Iterable[str]) -> None:
+    def __init__(self, special_id: SpecialId, markers: Iterable[str], embed: Embed = plain_json) -> None:
+        self._embed = embed
         self._ids = {text: token_id for text in markers if (token_id := special_id(text)) is not None}
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
@@ -40,7 +48,7 @@ class Lark:
 
     def json(self, schema: Mapping[str, object]) -> str:
         """Any JSON that fits the schema."""
-        return f"%json {json.dumps(schema)}"
+        return self._embed(dict(schema))
 
     def text_before(self, end: str, text: str = ANY_TEXT, *, without: Iterable[str] = ()) -> str:
         """A terminal's text, then `end`. What is in `without` doesn't occur in it, nor does the beginning of `end`."""

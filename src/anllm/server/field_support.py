@@ -18,7 +18,6 @@ ACCEPTED_WITHOUT_EFFECT = {
     "audio": "parameters of audio output, which `modalities` can't ask for",
     "cache_salt": "would only part the prefix cache",
     "metadata": "labels of the client's own",
-    "parallel_tool_calls": "tools are refused, so there are no calls",
     "prediction": "a hint for speed",
     "prompt_cache_key": "a hint for speed",
     "prompt_cache_options": "a hint for speed",
@@ -53,11 +52,6 @@ _NOT_WORTH_LOGGING = frozenset(
 # Field -> values that mean the same as leaving it out. Any other value would change the output: refused.
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "priority": (0,),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "use_beam_search": (False,),
     "length_penalty": (1,),
     "bad_words": ([],),
@@ -70,19 +64,14 @@ NEUTRAL_TOKENIZE_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
-    "tools": ([],),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
     "web_search_options": (),
     "moderation": (),
     "chat_template": (),
-    "include_reasoning": (True,),
     "echo": (False,),
 }
 NEUTRAL_COMPLETION_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
     "suffix": ("",),
-    "response_format": ({"type": "text"},),
 }
 
 

@@ -16,7 +16,6 @@ from anllm.structured import grammar
 from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import GrammarSource
 
-
 T = TypeVar("T")
 
 

@@ -174,6 +174,7 @@ class GrammarChecker:
 def _key(source: GrammarSource) -> bytes:
     digest = hashlib.blake2b(source.text.encode(), digest_size=32)
     digest.update(b"gbnf" if source.is_gbnf else b"lark")
+    digest.update(source.frame.encode())
     digest.update(b"strict" if source.lenient_text is None else b"lenient")
     return digest.digest()
 

@@ -95,7 +95,7 @@ def _answer(connection: socket.socket, tokenizer: LLTokenizer) -> None:
 
 def _compile(tokenizer: LLTokenizer, source: GrammarSource) -> tuple[str, list[str]]:
     """The grammar that compiled, and what llguidance left out of it. Raises GrammarError."""
-    text = _from_gbnf(source.text) if source.is_gbnf else source.text
+    text = _from_gbnf(source) if source.is_gbnf else source.text
     try:
         compile_grammar(tokenizer, text)
         return text, []
@@ -109,9 +109,9 @@ def _compile(tokenizer: LLTokenizer, source: GrammarSource) -> tuple[str, list[s
         return source.lenient_text, [error.reason]
 
 
-def _from_gbnf(text: str) -> str:
+def _from_gbnf(source: GrammarSource) -> str:
     try:
-        return from_gbnf(gbnf_to_lark(text))
+        return from_gbnf(gbnf_to_lark(source.text), source.frame)
     except Exception as error:  # gbnf_to_lark raises plain ones for missing and doubled rules
         raise GrammarError(f"{error}.") from error
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from llguidance import LLMatcher
 
@@ -37,6 +37,7 @@ _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/2019-09|dra
 _LARK_LINE = re.compile(r"\s*(%llguidance\b|start\s*:)")
 
 _JSON_RULE = "start: %json "
+FRAMED = "%gbnf"
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,15 @@ class GrammarSource:
 
     text: a Lark grammar; in GBNF where is_gbnf.
     lenient_text: taken where text holds something that is not supported; None where that is an error.
+    frame: of a GBNF grammar, the Lark grammar that it stands in, where FRAMED is; "" for none.
+    schema_text: the JSON schema that it was made from.
     """
 
     text: str
     lenient_text: str | None = None
     is_gbnf: bool = False
-
-    @property
-    def schema_text(self) -> str | None:
-        """The JSON schema that the text was made from, if it is all of the grammar."""
-        if not (self.text.startswith(_JSON_RULE) and is_of_schemas(self.text)):
-            return None
-        return self.text.removeprefix(_JSON_RULE).removesuffix(_SCHEMA_END)
+    frame: str = ""
+    schema_text: str | None = None
 
 
 def json_object() -> GrammarSource:
@@ -76,9 +74,9 @@ def json_schema(schema: object, *, strict: bool | None) -> GrammarSource:
     document = {} if schema is True else schema
     assert isinstance(document, dict)
     try:
-        return GrammarSource(
-            _schema_grammar(document), None if strict is True else _schema_grammar(document, is_lenient=True)
-        )
+        text = _schema_grammar(document)
+        lenient_text = None if strict is True else _schema_grammar(document, is_lenient=True)
+        return GrammarSource(text, lenient_text, schema_text=json.dumps(document))
     except ValueError as error:  # NaN and the infinities, which are no JSON
         raise GrammarError("a number of the schema is not finite.", pointer="") from error
 
@@ -106,9 +104,24 @@ def grammar(text: str) -> GrammarSource:
     return GrammarSource(_checked(text), is_gbnf=True)
 
 
-def from_gbnf(lark: str) -> str:
+def from_gbnf(lark: str, frame: str = "") -> str:
     """The grammar that llguidance made of GBNF, as the checker gives it out."""
-    return lark + _END
+    return frame.replace(FRAMED, lark + _END, 1) or lark + _END
+
+
+def embedded(source: GrammarSource, compose: Callable[[str], str]) -> GrammarSource:
+    """The grammar as a part of a larger one. compose: from the body of a Lark rule to the whole, the server's own."""
+    if source.is_gbnf:
+        return replace(source, frame=_checked(compose(f"%lark {{\n{FRAMED}\n}}") + _END))
+    end = _SCHEMA_END if is_of_schemas(source.text) else _END
+
+    def framed(text: str) -> str:
+        is_json = is_of_schemas(text) and text.startswith(_JSON_RULE)
+        body = text.removeprefix("start: ").removesuffix(_SCHEMA_END) if is_json else f"%lark {{\n{text}\n}}"
+        return _checked(compose(body) + end)
+
+    lenient_text = None if source.lenient_text is None else framed(source.lenient_text)
+    return replace(source, text=framed(source.text), lenient_text=lenient_text)
 
 
 def around_schemas(lark: str, lenient_lark: str | None = None) -> GrammarSource:

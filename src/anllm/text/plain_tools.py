@@ -19,7 +19,8 @@ _BEFORE = (
 )
 _BEHIND = (
     "\n</tools>\nTo call a function, answer with its name and its arguments as JSON between <tool_call> and "
-    '</tool_call>:\n<tool_call>\n{"name": "the function\'s name", "arguments": {"an argument": "its value"}}\n</tool_call>'
+    '</tool_call>:\n<tool_call>\n{"name": "the function\'s name", "arguments": {"an argument": "its value"}}\n'
+    "</tool_call>"
 )
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from anllm.config import ServerConfig
 from anllm.errors import ContextLengthError, InvalidRequestError
 from anllm.parsers.choose import OutputFormat
+from anllm.parsers.lark import Embed
 from anllm.parsers.stream import OutputParser
 from anllm.server.body import JsonObject
 from anllm.server.chat.protocol import CalledFunction, ChatCompletionRequest, ContentPart, Message, ToolCall
+from anllm.server.chat.tools import Tool, ToolUse, tool_use
 from anllm.server.convert import check_shared_rules, encode, to_prompts
-from anllm.server.chat.tools import Tool, ToolUse, for_grammar, tool_use
 from anllm.server.field_support import NEUTRAL_CHAT_VALUES, refuse_unsupported
 from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
 from anllm.server.structured import Structure, structure_of
 from anllm.server.validation import invalid, missing, validate
-from anllm.structured.grammar import embedded, whole
+from anllm.structured.grammar import around_schemas, embedded, embedded_schema
 
 _FIELDS_OF_THEIR_OWN = frozenset(  # and no template variables
     {"add_generation_prompt", "continue_final_message", "tools"}
@@ -141,32 +142,39 @@ def _with_parser(prompts: Prompts, output_format: OutputFormat, text: str, use: 
 
 def _bound(structure: Structure | None, model: LoadedModel, text: str, use: ToolUse) -> Structure | None:
     """The grammar of the whole answer: calls that have to come, calls that have to fit, a form for its content, or both
-    of these; thoughts go before it."""
+    of these; thoughts go before it. text: of the prompt."""
     formats, tokenizer = model.output_format, model.tokenizer
 
     def special_id(piece: str) -> int | None:
         token_id = tokenizer.token_id(piece)
         return token_id if token_id in tokenizer.special_token_ids else None
 
-    param = "functions" if use.is_legacy else "tools"
+    def around(build: Callable[[Embed], str]) -> Structure:
+        lenient = build(lambda schema: embedded_schema(schema, is_lenient=True)) if use.is_lenient else None
+        return Structure(around_schemas(build(embedded_schema), lenient), "functions" if use.is_legacy else "tools")
+
     if use.min_calls:
-        tools = for_grammar(use.callable)
-        calls = formats.call_grammar(
-            text, tools, min_calls=use.min_calls, max_calls=use.max_calls, special_id=special_id
+        return around(
+            lambda embed: formats.call_grammar(
+                text,
+                use.callable,
+                min_calls=use.min_calls,
+                max_calls=use.max_calls,
+                special_id=special_id,
+                embed=embed,
+            )
         )
-        return Structure(whole(calls), param)
-    if structure is not None:
-        tools = for_grammar(use.callable)
-        return replace(
-            structure,
-            source=embedded(
-                structure.source,
-                lambda body: formats.answer_grammar(text, body, tools=tools, special_id=special_id),
-            ),
-        )
+    if structure is not None and (use.callable or formats.splits_answers):
+
+        def answer(body: str) -> str:
+            return formats.answer_grammar(
+                text, body, use.callable, max_calls=use.max_calls, special_id=special_id, embed=embedded_schema
+            )
+
+        return replace(structure, source=embedded(structure.source, answer))
     if use.is_bound:
-        return Structure(whole(formats.free_grammar(text, for_grammar(use.callable), special_id=special_id)), param)
-    return None
+        return around(lambda embed: formats.free_grammar(text, use.callable, special_id=special_id, embed=embed))
+    return structure
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,9 @@ class ContentPart(RequestModel):
 
     # convert.py looks at it, and refuses other types by their name
     model_config = ConfigDict(
-        json_schema_extra={"allOf": [if_then("type", ["text"], has("text")), if_then("type", ["refusal"], has("refusal"))]}
+        json_schema_extra={
+            "allOf": [if_then("type", ["text"], has("text")), if_then("type", ["refusal"], has("refusal"))]
+        }
     )
 
     type: Annotated[str, WithJsonSchema({"enum": ["text", "refusal"]})]

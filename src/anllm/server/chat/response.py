@@ -8,8 +8,8 @@ import msgspec
 
 from anllm.parsers.pieces import CallBegun, Reasoning
 from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs_fields, quote, usage_fields
-from anllm.server.chat.logprobs import chat_logprobs
 from anllm.server.chat.convert import ChatPlan
+from anllm.server.chat.logprobs import chat_logprobs
 from anllm.server.chat.parts import CallDeltas, finish_reason, message_of
 from anllm.server.generation import Answer, Generation, Update
 from anllm.server.protocol import StreamOptions

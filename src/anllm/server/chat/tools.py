@@ -9,7 +9,6 @@ from anllm.server.chat.protocol import ChatCompletionRequest, Function
 from anllm.server.structured import named
 from anllm.server.validation import invalid, missing
 from anllm.structured.errors import GrammarError
-from anllm.structured.grammar import with_options
 from anllm.structured.schema import check_schema
 
 Tool = Mapping[str, object]
@@ -28,6 +27,11 @@ class ToolUse:
     min_calls: int = 0
     max_calls: int | None = None
     is_legacy: bool = False
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether what a grammar can't enforce of a schema may be left out."""
+        return not any(_is_strict(tool) for tool in self.callable)
 
     @property
     def is_bound(self) -> bool:
@@ -49,14 +53,6 @@ def tool_use(request: ChatCompletionRequest) -> ToolUse:
     if use.is_bound:
         _check_schemas(use, "tools", "function.")
     return use
-
-
-def for_grammar(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """The tools with what the compiler of grammars has to know in their schemas."""
-    return tuple(
-        {"type": "function", "function": {**_function(tool), "parameters": with_options(_parameters(tool), _is_strict(tool))}}
-        for tool in tools
-    )
 
 
 def name_of(tool: Tool) -> str:
