@@ -24,6 +24,8 @@ SOUND = {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}, "b": {"enu
         ({"properties": {"a/b": {"type": "string", "pattern": "(["}}}, "/properties/a~1b", "pattern"),
         ({"properties": {"a": {"pattern": "(?=a)"}}}, "/properties/a", "pattern"),
         ({"items": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "/items", "oneOf"),
+        ({"items": {"properties": {"a": {}, "b": {}}, "minProperties": 1}}, "/items", "minProperties"),
+        ({"items": {"patternProperties": {"a": {}, "b": {}}}}, "/items", "patternProperties"),
         ({"items": {"$ref": "#/nowhere"}}, "/items", "$ref"),
         ({"items": {"$ref": "http://127.0.0.1:9/x"}}, "/items", "$ref"),
         ({"$id": "http://example.org/x", "items": NOT}, "/items", "not"),

@@ -1,7 +1,7 @@
 """A grammar's text made into a matcher, under limits. Any thread; llguidance drops the GIL meanwhile.
 
-The limits bound one mask. They don't bound compiling: some texts take minutes or overflow the stack in spite of them,
-so the front tries each in a process first (compile_process.py), and the engine compiles what came through.
+The limits bound one mask. They don't bound compiling: some texts take many seconds or overflow the stack in spite of
+them, so the front tries each in a process first (compile_process.py), and the engine compiles what came through.
 """
 
 from __future__ import annotations

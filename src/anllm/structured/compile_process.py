@@ -23,7 +23,7 @@ from pathlib import Path
 from llguidance import LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from anllm.structured.compile import compile_grammar
+from anllm.structured.compile import compile_grammar, first_words
 from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import GrammarSource, from_gbnf
 from anllm.structured.locate import locate
@@ -32,6 +32,7 @@ from anllm.structured.messages import STARTED, CompileLimits, Setup, receive_mes
 # The engine compiles on threads with 8 MB or more of stack and advances on threads with 2 MB.
 _STACK_BYTES = 2 << 20
 
+_MAX_IGNORED = 10  # sentences about one schema in the log
 
 _LOCATE_TIME_S = 0.5  # the error is told without its place when this is over
 
@@ -103,10 +104,11 @@ def _compile(tokenizer: LLTokenizer, source: GrammarSource) -> tuple[str, list[s
         if source.lenient_text is None:
             raise
         try:
-            compile_grammar(tokenizer, source.lenient_text)
+            matcher = compile_grammar(tokenizer, source.lenient_text)
         except GrammarError:
             raise error from None
-        return source.lenient_text, [error.reason]
+        warnings = [error.reason, *map(first_words, matcher.get_grammar_warnings())]
+        return source.lenient_text, list(dict.fromkeys(warnings))[:_MAX_IGNORED]
 
 
 def _from_gbnf(source: GrammarSource) -> str:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 
 from llguidance import LLMatcher
 
-from anllm.structured.compile import LIMITS, first_words
+from anllm.structured.compile import SCHEMA_LIMITS, first_words
 from anllm.structured.schema import is_pointer, resolve, subschemas
 
 _INSIDE = "x-schema"
+
+# How a message begins -> the keyword that it does not name as the schema does.
+_MEANT = (
+    ("regex", "pattern"),
+    ("lookarounds", "pattern"),
+    ("Unable to determine if regex", "pattern"),
+    ("patternProperty", "patternProperties"),
+    ("Pointer", "$ref"),
+    ("Resource", "$ref"),
+    ("min/max", "minProperties"),
+    ("min/max", "maxProperties"),
+)
 
 
 def locate(schema: dict[str, object], reason: str) -> tuple[str, str | None]:
@@ -52,7 +65,7 @@ def _with_references_moved(value: object) -> object:
 def _reason(inside: dict[str, object], pointer: str) -> str:
     """Why this part of the schema does not compile, or ""."""
     document = {**inside, "$ref": f"#/{_INSIDE}{pointer}"}
-    message = LLMatcher.validate_grammar(f"start: %json {json.dumps(document)}", limits=LIMITS)
+    message = LLMatcher.validate_grammar(f"start: %json {json.dumps(document)}", limits=SCHEMA_LIMITS)
     return first_words(message).replace(f"/{_INSIDE}", "") if message else ""
 
 
@@ -68,11 +81,9 @@ def _reference(schema: dict[str, object], subschema: object) -> list[str]:
 
 
 def _keyword(subschema: object, reason: str) -> str | None:
-    """The longest keyword that the reason names; a pattern's errors name none."""
+    """The longest keyword that the reason names, or one that it means."""
     if not isinstance(subschema, dict):
         return None
-    if "pattern" in subschema and reason.startswith("regex"):
-        return "pattern"
-    if "$ref" in subschema and reason.startswith(("Pointer", "Resource")):
-        return "$ref"
-    return max((word for word in subschema if word.lower() in reason.lower()), key=len, default=None)
+    meant = (word for sign, word in _MEANT if reason.startswith(sign) and word in subschema)
+    named = [word for word in subschema if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", reason)]
+    return next(meant, None) or max(named, key=len, default=None)
