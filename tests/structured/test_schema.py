@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from anllm.structured.errors import GrammarError
-from anllm.structured.schema import MAX_DEPTH, check_schema, resolve
+from anllm.structured.schema import MAX_DEPTH, check_schema, closed, resolve
 
 INVALID: list[tuple[Any, str, str | None]] = [
     ({"type": "strin"}, "", "type"),
@@ -82,3 +82,38 @@ def test_a_pointer_names_a_part() -> None:
     for pointer in ("/x", "/a~1b/1", "/a~1b/x", "/a~1b/0/~0/c"):
         with pytest.raises(LookupError):
             resolve(document, pointer)
+
+
+def test_objects_that_say_nothing_of_others_are_closed_at_every_level() -> None:
+    inner = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": inner, "l": {"type": "array", "items": inner}, "u": {"anyOf": [inner, {"type": "null"}]}},
+        "$defs": {"d": inner},
+    }
+    shut = {**inner, "additionalProperties": False}
+    assert closed(schema) == {
+        "type": "object",
+        "properties": {"a": shut, "l": {"type": "array", "items": shut}, "u": {"anyOf": [shut, {"type": "null"}]}},
+        "$defs": {"d": shut},
+        "additionalProperties": False,
+    }
+    assert "additionalProperties" not in inner
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"properties": {"a": {}}, "additionalProperties": True},
+        {"properties": {"a": {}}, "additionalProperties": {"type": "string"}},
+        {"properties": {"a": {}}, "patternProperties": {"^x": {}}},
+        {"properties": {"a": {}}, "required": ["b"]},
+        {"properties": {"a": {}}, "minProperties": 3},
+        {"properties": {"a": {}}, "anyOf": [{"required": ["b"]}]},
+        {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "required": ["b"]}]},
+        {"properties": {"n": {"properties": {"x": {}}, "if": {"required": ["y"]}, "then": {"required": ["z"]}}}},
+    ],
+)
+def test_objects_that_others_speak_of_stay_open(schema: dict[str, Any]) -> None:
+    assert closed(schema) == schema

@@ -21,6 +21,9 @@ _SINGLE = (
     *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"),
     *("unevaluatedItems", "unevaluatedProperties"),
 )
+_JOINS = {"allOf", "dependencies", "dependentSchemas", "else", "if", "not", "then", "unevaluatedProperties"}
+_UNIONS = {"$ref", "anyOf", "oneOf"}
+_OTHERS = {"additionalProperties", "patternProperties", "propertyNames", "minProperties"}
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minContains")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _BOUNDS = (
@@ -77,6 +80,38 @@ def subschemas(schema: dict[str, object]) -> Iterator[tuple[str, object]]:
 def is_pointer(reference: object) -> TypeGuard[str]:
     """Whether a $ref names a part of its own document by its place."""
     return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+
+
+def closed(schema: dict[str, object]) -> dict[str, object]:
+    """The schema, whose objects may have no properties but those that it names, where it says nothing of others.
+
+    What fits it fits the schema as well. Models that know a function by its schema give no other arguments; small ones,
+    let free, make up more and more of them. Schemas whose parts bind the same object stay as they are.
+    """
+    pending: list[object] = [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            if _JOINS & part.keys() or ("properties" in part and _UNIONS & part.keys()):
+                return schema
+            pending += [inner for _, inner in subschemas(part)]
+    return _closed(schema)
+
+
+def _closed(schema: dict[str, object]) -> dict[str, object]:
+    inner = dict(schema)
+    for keyword, value in schema.items():
+        if keyword in ("$defs", "definitions", "properties") and isinstance(value, dict):
+            inner[keyword] = {name: _closed(part) if isinstance(part, dict) else part for name, part in value.items()}
+        elif keyword in ("items", "additionalProperties") and isinstance(value, dict):
+            inner[keyword] = _closed(value)
+        elif keyword in ("anyOf", "oneOf", "prefixItems", "items") and isinstance(value, list):
+            inner[keyword] = [_closed(part) if isinstance(part, dict) else part for part in value]
+    named, required = schema.get("properties"), schema.get("required", [])
+    is_whole = isinstance(named, dict) and isinstance(required, list) and all(name in named for name in required)
+    if is_whole and not _OTHERS & schema.keys():
+        inner["additionalProperties"] = False
+    return inner
 
 
 def resolve(root: object, pointer: str) -> object:

@@ -21,6 +21,7 @@ from anllm.server.service import LoadedModel
 from anllm.server.structured import Structure, structure_of
 from anllm.server.validation import invalid, missing, validate
 from anllm.structured.grammar import around_schemas, embedded, embedded_schema
+from anllm.structured.schema import closed
 
 _FIELDS_OF_THEIR_OWN = frozenset(  # and no template variables
     {"add_generation_prompt", "continue_final_message", "tools"}
@@ -150,8 +151,9 @@ def _bound(structure: Structure | None, model: LoadedModel, text: str, use: Tool
         return token_id if token_id in tokenizer.special_token_ids else None
 
     def around(build: Callable[[Embed], str]) -> Structure:
-        lenient = build(lambda schema: embedded_schema(schema, is_lenient=True)) if use.is_lenient else None
-        return Structure(around_schemas(build(embedded_schema), lenient), "functions" if use.is_legacy else "tools")
+        lenient = build(lambda schema: embedded_schema(closed(schema), is_lenient=True)) if use.is_lenient else None
+        source = around_schemas(build(lambda schema: embedded_schema(closed(schema))), lenient)
+        return Structure(source, "functions" if use.is_legacy else "tools")
 
     if use.min_calls:
         return around(
@@ -168,7 +170,12 @@ def _bound(structure: Structure | None, model: LoadedModel, text: str, use: Tool
 
         def answer(body: str) -> str:
             return formats.answer_grammar(
-                text, body, use.callable, max_calls=use.max_calls, special_id=special_id, embed=embedded_schema
+                text,
+                body,
+                use.callable,
+                max_calls=use.max_calls,
+                special_id=special_id,
+                embed=lambda schema: embedded_schema(closed(schema), is_lenient=use.is_lenient),
             )
 
         return replace(structure, source=embedded(structure.source, answer))
