@@ -9,6 +9,7 @@ import pytest
 from anllm.errors import ConfigError
 from anllm.parsers.choose import OutputFormat
 from anllm.parsers.stream import CallBegun, Content, OutputParser, Reasoning
+from anllm.parsers.tools.table import TOOL_FORMATS
 from parsers.samples import TOOLS, Answer, answer_of, read
 
 TEMPLATE: dict[str, Any] = {
@@ -78,6 +79,13 @@ def test_nothing_follows_a_call() -> None:
 def test_without_tools_calls_are_content() -> None:
     pieces = read(make_parser(takes_calls=False), [f"Ok {PING}"])
     assert all(isinstance(piece, Content) for piece in pieces)
+
+
+def test_the_marks_of_regions_are_kept() -> None:
+    fields = {"a": {"open": "<|c|>x<|m|>", "close": ["<e>", "[END]"]}, "b": {"open_pattern": r"<\|call\|>(?P<n>\w+)"}}
+    found = OutputFormat(TOOL_FORMATS["hermes"], None, {"fields": fields})
+    assert found.markers >= {"<|c|>", "<|m|>", "<e>", "[END]", "<|call|>"}
+    assert OutputFormat(TOOL_FORMATS["hermes"], None, {"fields": None}).markers == frozenset()
 
 
 def test_names_win_over_a_template_and_a_broken_one_stops_the_start() -> None:

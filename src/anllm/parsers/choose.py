@@ -14,7 +14,7 @@ from anllm.parsers.pieces import Content
 from anllm.parsers.reader import Markers, Reader, Steps, Trimmed
 from anllm.parsers.reasoning.table import HARMONY_NAME, REASONING_FORMATS
 from anllm.parsers.reasoning.tags import TaggedReasoning
-from anllm.parsers.response_template import TemplateReader, check_template
+from anllm.parsers.response_template import TemplateReader, check_template, template_markers
 from anllm.parsers.schema import ToolTypes
 from anllm.parsers.stream import OutputParser
 from anllm.parsers.tools.harmony import Harmony, prompt_tail
@@ -69,6 +69,8 @@ class OutputFormat:
     @property
     def markers(self) -> frozenset[str]:
         """Texts that must come through where special tokens are dropped from the text of an answer."""
+        if self.response_template is not None:
+            return template_markers(self.response_template)
         return self.tools.markers | (self.reasoning.markers if self.reasoning else frozenset())
 
     def parser(

@@ -55,15 +55,15 @@ class GrammarBuilder:
         if not trigger:
             tail = lark.rule("TEXT", self._text(openings))
             return lark.build(f"{self._thoughts()} ({self._calls(shown, 1, None)} | {tail})")
-        begun = lark.text_before(trigger, self._text(set(openings) - {trigger}))
+        begun = lark.text_before(trigger, self._text(openings))
         behind = self._behind_trigger(shown, lead.removeprefix(trigger))
         tail = lark.rule("TEXT", self._text(openings))
         return lark.build(f"{self._thoughts()} ({begun} {behind})* {tail}")
 
-    def _text(self, without: Sequence[str] | set[str]) -> str:
+    def _text(self, without: Sequence[str]) -> str:
         pattern = self._format.bare_pattern
         text = f"{ANY_TEXT} & ~/{pattern}(?s:.*)/" if pattern else ANY_TEXT
-        return excluding(text, sorted(without))
+        return excluding(text, without)
 
     def _behind_trigger(self, tools: Sequence[Tool], rest: str) -> str:
         section = self._format.section

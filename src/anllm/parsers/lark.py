@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 # The id of a text that is one special token of the model, as the engine of grammars sees it, else None.
 SpecialId = Callable[[str], int | None]
+# Free whitespace is what a model that is forced may fill its whole limit with.
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 ANY_TEXT = "/(?s:.*)/"
 
 
@@ -39,8 +41,8 @@ class Lark:
         return " ".join(f"<[{self._ids[part]}]>" if part in self._ids else json.dumps(part) for part in parts)
 
     def json(self, schema: Mapping[str, object]) -> str:
-        """Any JSON that fits the schema."""
-        return f"%json {json.dumps(schema)}"
+        """Any JSON that fits the schema, with whitespace as templates write it."""
+        return f"%json {json.dumps({**schema, 'x-guidance': SPACING})}"
 
     def text_before(self, end: str, text: str = ANY_TEXT, *, without: Iterable[str] = ()) -> str:
         """A terminal's text, then `end`. What is in `without` doesn't occur in it, nor does the beginning of `end`."""

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 REASONING_FIELDS = frozenset({"reasoning_content", "reasoning", "thinking", "thinking_content"})
 CALL_FIELD = "tool_calls"
+BOUNDS = ("open", "close", "open_pattern", "close_pattern")
+TOKEN = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 NO_MARKERS = Markers(())
 # What ends with such a character may be markup. When the parser raises, the events of the text given last are lost, so
 # it gets the text in parts that hold no more than one tag.
@@ -33,6 +35,16 @@ class ResponseParser(Protocol):
 
     def feed(self, text: str) -> list[Event]: ...
     def finalize(self) -> tuple[object, list[Event]]: ...
+
+
+def template_markers(template: Mapping[str, object]) -> frozenset[str]:
+    """What may be a special token among the texts and patterns by which a template tells its regions apart."""
+    fields = template.get("fields")
+    regions = [field for field in fields.values() if isinstance(field, Mapping)] if isinstance(fields, Mapping) else []
+    values = [region[key] for region in regions for key in BOUNDS if key in region]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    plain = [str(text).replace("\\", "") for text in texts]
+    return frozenset(plain) | {found for text in plain for found in TOKEN.findall(text)}
 
 
 def make_parser(template: Mapping[str, object], prompt: str, tools: Sequence[Mapping[str, object]]) -> ResponseParser:
