@@ -62,6 +62,8 @@ def test_templates_tell_the_format(template: str, tools: str, reasoning: str | N
         ("<|channel|>x<|message|> to=functions.", "openai"),
         ("<tool_call> tool_call.name", "hermes"),
         ("<tool_calls>[", "jamba"),
+        ('<function name="f"><param name="p">', "minicpm5"),
+        ("<\uff5cDSML\uff5cfunction_calls>", "deepseek_v32"),
         ("<TOOLCALL>", "nemotron_json"),
         ("<|tool_call|>", "granite"),
         ("<|tool_call|><|/tool_call|>", "phi4_mini"),

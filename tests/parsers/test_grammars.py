@@ -46,6 +46,7 @@ TOOLS: list[dict[str, Any]] = [
 # What walks must be offered to get anywhere: markup that isn't forced.
 HINTS = [
     "\n</parameter>\n", "</parameter>\n", "</arg_value>\n", "</arg_value>", "</longcat_arg_value>\n",
+    "</param>\n", "</\uff5cDSML\uff5cparameter>\n",
     "<|end|><|start|>assistant", "</think>", "<tool_call>", "[TOOL_CALLS]", "<minimax:tool_call>", '"',
     "<|tool_calls_section_begin|>", "<function=", "</tool_call>", "\n", "</function>",
 ]  # fmt: skip

@@ -53,6 +53,7 @@ def test_content_reasoning_and_calls_come_out_wherever_the_answer_is_cut() -> No
 
 def test_a_block_that_the_prompt_opened_goes_on() -> None:
     parser = make_parser(f"{PROMPT}<think>\n")
+    assert parser.is_reasoning
     pieces = parser.add("Hm.")
     assert pieces == [Reasoning("Hm.")]
     assert parser.is_reasoning
@@ -68,6 +69,11 @@ def test_a_call_that_the_parser_can_not_read_is_content(body: str) -> None:
     assert all(isinstance(piece, Content) for piece in pieces)
     assert answer_of(pieces).content == text
     assert read(make_parser(), text) == pieces
+
+
+def test_a_prompt_that_the_parser_can_not_read_does_no_harm() -> None:
+    parser = make_parser(f"{PROMPT}<tool_call>oops</tool_call>")
+    assert read(parser, f"Ok {PING}") == [Content(f"Ok {PING}")]
 
 
 def test_nothing_follows_a_call() -> None:

@@ -91,8 +91,6 @@ class OutputFormat:
             reader.feed(prompt_tail(prompt))
             return OutputParser(reader, self.tools.read_messages(reader, takes_calls=takes_calls))
         reasoning = self.reasoning if takes_reasoning else None
-        if reasoning is not None:
-            reader.is_reasoning = reasoning.is_open(prompt)
         tool_format = self.tools if takes_calls else None
         return OutputParser(reader, _read(reader, reasoning, tool_format, ToolTypes(tools), prompt))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from anllm.errors import InvalidRequestError
 from anllm.parsers.lark import ANY_TEXT, Lark, regex_escaped
@@ -22,15 +22,20 @@ STRING_KEYWORDS = frozenset(
 )
 
 
+CDATA, CDATA_END = "<![CDATA[", "]]>"
+CDATA_ENDS = Markers([CDATA_END])
+
+
 class ArgumentsWriter:
     """The JSON object of a call's arguments, as its parameters come.
 
-    pads: the template writes a newline on both sides of a value.
+    pads: the template writes a newline on both sides of a value. takes_cdata: it may write a value as XML's CDATA.
     """
 
-    def __init__(self, reader: Reader, *, pads: bool) -> None:
+    def __init__(self, reader: Reader, *, pads: bool, takes_cdata: bool = False) -> None:
         self._reader = reader
         self._pads = pads
+        self._takes_cdata = takes_cdata
         self._has_any = False
 
     def parameter(self, key: str, kinds: frozenset[str], ends: Markers) -> Steps[None]:
@@ -39,6 +44,13 @@ class ArgumentsWriter:
         self._has_any = True
         if self._pads:
             yield from self._reader.take_literal("\n")
+        if self._takes_cdata and (yield from self._reader.take_literal(CDATA)):
+            yield from self._value(kinds, CDATA_ENDS)
+            yield from self._reader.take_literal(CDATA_END)
+        else:
+            yield from self._value(kinds, ends)
+
+    def _value(self, kinds: frozenset[str], ends: Markers) -> Steps[None]:
         if kinds == STRING:
             yield from self._stream_string(ends)
             return
@@ -65,21 +77,29 @@ def parameters_rule(
     schema: Schema,
     lark: Lark,
     *,
-    begin: tuple[str, str],
+    begin: Callable[[str, bool], str],
     end: str,
     pads: bool,
     without: Iterable[str],
 ) -> str:
     """A rule's body for all parameters of an object, the optional ones free, in the order of the schema.
 
-    begin: what stands before and behind a parameter's name. end: what stands behind its value. without: what a text
-    value must not have in it, lest it ends there.
+    begin: what stands before a parameter's value, by its name and whether it is a text. end: what stands behind it.
+    without: what a text must not have in it, lest it ends there.
     """
     parts = []
+    line, ends_not = "\n" if pads else "", tuple(without)
     for name, value, is_required in _members(schema):
-        head = begin[0] + name + begin[1] + ("\n" if pads else "")
-        rule = f"{lark.text(head)} {_value_rule(value, schema, lark, end, pads, tuple(without))}"
-        parts.append(rule if is_required else f"({rule})?")
+        bodies = []
+        for branch in _branches(value, schema):
+            is_text = (kinds_of(branch, schema) or STRING) == STRING
+            if is_text:
+                body = _string_rule(branch, lark, line + end, ends_not)
+            else:
+                body = f"{lark.json(_with_definitions(branch, schema))} {lark.text(line + end)}"
+            bodies.append(f"{lark.text(begin(name, is_text) + line)} {body}")
+        rule = lark.rule("parameter", " | ".join(bodies))
+        parts.append(rule if is_required else f"{rule}?")
     return " ".join(parts)
 
 
@@ -109,19 +129,6 @@ def _members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 def _with_definitions(schema: Schema, root: Schema) -> Schema:
     return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
-
-
-def _value_rule(schema: Schema, root: Schema, lark: Lark, end: str, pads: bool, without: tuple[str, ...]) -> str:
-    """A rule's body for a value and its end."""
-    end = "\n" + end if pads else end
-    bodies = []
-    for branch in _branches(schema, root):
-        kinds = kinds_of(branch, root) or STRING
-        if kinds == STRING:
-            bodies.append(_string_rule(branch, lark, end, without))
-        else:
-            bodies.append(f"{lark.json(_with_definitions(branch, root))} {lark.text(end)}")
-    return lark.rule("value", " | ".join(bodies))
 
 
 def _branches(schema: Schema, root: Schema) -> list[Schema]:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from anllm.parsers.pieces import CallArguments, Content, Piece, Reasoning
@@ -70,23 +71,36 @@ class TemplateReader:
         *,
         takes_calls: bool,
     ) -> None:
-        self._parser = make_parser(template, prompt, tools)
         self._takes_calls = takes_calls
         self._content = Trimmed()
         self._thoughts = Trimmed(strips_start=True)
         self._unread: list[str] = []  # given to the parser, and not out as a piece
         self._has_failed = False
+        self._make_parser = partial(make_parser, template, prompt, tools)
 
     def read(self, reader: Reader) -> Steps[None]:
-        for event in self._parser.initial_events:  # what the prompt wrote is no part of the answer
-            reader.is_reasoning = event["type"] != "region_close" and event["field"] in REASONING_FIELDS
+        self._begin(reader)
         while text := (yield from reader.take_before(NO_MARKERS)):
             for part in PARTS.split(text):
                 yield from self._feed(reader, part)
         if not self._has_failed:
-            yield from self._pieces(reader, lambda: self._parser.finalize()[1])
+            yield from self._pieces(reader, self._finalize)
         if not reader.has_called:
             yield Content(self._content.flush())
+
+    def _begin(self, reader: Reader) -> None:
+        """Makes the parser, which reads what the prompt has begun."""
+        try:
+            self._parser = self._make_parser()
+        except Exception:  # noqa: BLE001 - as in _pieces
+            logger.warning("The response_template of the model can't read a prompt; the answer is content.")
+            self._has_failed = True
+            return
+        for event in self._parser.initial_events:
+            reader.is_reasoning = event["type"] != "region_close" and event["field"] in REASONING_FIELDS
+
+    def _finalize(self) -> list[Event]:
+        return self._parser.finalize()[1]
 
     def _feed(self, reader: Reader, text: str) -> list[Piece]:
         if self._has_failed:
