@@ -106,7 +106,8 @@ class OutputFormat:
         """A grammar for an answer of calls alone, behind thoughts if the model may think.
 
         tools: those that may be called, one at least. min_calls: at least 1.
-        Raises InvalidRequestError for a schema that the model's markup can't enforce.
+        Raises InvalidRequestError for the schema of a strict tool that the model's markup can't enforce; of another
+        tool what can't be enforced is left out.
         """
         return self._grammar(prompt, special_id).calls(tools, min_calls, max_calls)
 

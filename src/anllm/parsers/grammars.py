@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from anllm.errors import InvalidRequestError
 from anllm.parsers.lark import ANY_TEXT, Lark, SpecialId, excluding, repeated
+from anllm.parsers.parameters import simplified
 from anllm.parsers.reasoning.tags import TaggedReasoning
 from anllm.parsers.schema import function_of, name_of, parameters_of, properties_of
 from anllm.parsers.tools.harmony import CHANNEL, END, MESSAGE, START, Harmony, prompt_tail
@@ -84,8 +86,17 @@ class GrammarBuilder:
         return f"{row} {lark.text(section.end)}"
 
     def _call(self, tools: Sequence[Tool]) -> str:
-        rules = [self._lark.rule("call", self._format.call_rule(tool, self._lark)) for tool in tools]
+        rules = [self._lark.rule("call", self._call_rule(tool)) for tool in tools]
         return self._lark.rule("call", " | ".join(rules))
+
+    def _call_rule(self, tool: Tool) -> str:
+        """As exact as the format allows; of a tool that is strict, exact or refused."""
+        try:
+            return self._format.call_rule(tool, self._lark)
+        except InvalidRequestError:
+            if function_of(tool).get("strict") is True:
+                raise
+        return self._format.call_rule(with_parameters(tool, simplified(parameters_of(tool))), self._lark)
 
     def _thoughts(self) -> str:
         """A rule's body for thoughts that the model may have before it answers, or must end."""
@@ -105,5 +116,8 @@ class GrammarBuilder:
 
 def loose(tool: Tool) -> Tool:
     """The tool with parameters of the same names and any values, all optional."""
-    properties: dict[str, object] = {name: {} for name in properties_of(parameters_of(tool))}
-    return {"type": "function", "function": {"name": name_of(tool), "parameters": {"properties": properties}}}
+    return with_parameters(tool, {"properties": {name: {} for name in properties_of(parameters_of(tool))}})
+
+
+def with_parameters(tool: Tool, parameters: Mapping[str, object]) -> Tool:
+    return {"type": "function", "function": {"name": name_of(tool), "parameters": parameters}}
