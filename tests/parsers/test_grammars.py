@@ -232,6 +232,19 @@ def test_patterns_hold_in_plain_text(pattern: str) -> None:
             assert re.search(pattern, arguments["a"])
 
 
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "pythonic"])
+def test_words_that_the_engine_does_not_know_are_left_out_of_a_tool_that_is_not_strict(name: str) -> None:
+    value = {"type": "object", "properties": {"x": {"type": "integer", "not": {"const": 3}}}, "propertyNames": {}}
+    parameters = {"properties": {"a": value}, "required": ["a"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    found, words = output_format(name), ByteVocabulary(())
+    text = walk(found.call_grammar("", tools, special_id=words.special_id), words, 1, HINTS)
+    assert isinstance(calls_of(pieces_of(text, tool_parser=name, tools=tools))[0][1]["a"], dict)
+    tools[0]["function"]["strict"] = True  # type: ignore[index]
+    with pytest.raises(AssertionError, match="not"):
+        matcher(found.call_grammar("", tools, special_id=words.special_id), words)
+
+
 def test_tools_without_schemas_take_none_or_any_arguments() -> None:
     found = output_format("hermes")
     words = vocabulary(found, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anllm.errors import InvalidRequestError
-from anllm.parsers.lark import ANY_TEXT, Lark, SpecialId, excluding, repeated
+from anllm.parsers.lark import ANY_TEXT, LENIENT, Lark, SpecialId, excluding, repeated
 from anllm.parsers.parameters import simplified
 from anllm.parsers.reasoning.tags import TaggedReasoning
 from anllm.parsers.schema import function_of, name_of, parameters_of, properties_of
@@ -90,13 +90,14 @@ class GrammarBuilder:
         return self._lark.rule("call", " | ".join(rules))
 
     def _call_rule(self, tool: Tool) -> str:
-        """As exact as the format allows; of a tool that is strict, exact or refused."""
-        try:
+        """As exact as format and engine allow; of a tool that is strict, exact or refused."""
+        if function_of(tool).get("strict") is True:
             return self._format.call_rule(tool, self._lark)
+        parameters = {**parameters_of(tool), **LENIENT}
+        try:
+            return self._format.call_rule(with_parameters(tool, parameters), self._lark)
         except InvalidRequestError:
-            if function_of(tool).get("strict") is True:
-                raise
-        return self._format.call_rule(with_parameters(tool, simplified(parameters_of(tool))), self._lark)
+            return self._format.call_rule(with_parameters(tool, simplified(parameters)), self._lark)
 
     def _thoughts(self) -> str:
         """A rule's body for thoughts that the model may have before it answers, or must end."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 SpecialId = Callable[[str], int | None]
 # Free whitespace is what a model that is forced may fill its whole limit with.
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+OPTIONS = "x-guidance"
+LENIENT = {OPTIONS: {"lenient": True}}
 ANY_TEXT = "/(?s:.*)/"
 
 
@@ -41,8 +43,11 @@ class Lark:
         return " ".join(f"<[{self._ids[part]}]>" if part in self._ids else json.dumps(part) for part in parts)
 
     def json(self, schema: Mapping[str, object]) -> str:
-        """Any JSON that fits the schema, with whitespace as templates write it."""
-        return f"%json {json.dumps({**schema, 'x-guidance': SPACING})}"
+        """Any JSON that fits the schema, with whitespace as templates write it.
+
+        Keywords that the engine doesn't know make the grammar fail, unless LENIENT is part of the schema."""
+        options = {**SPACING, **(LENIENT[OPTIONS] if schema.get(OPTIONS) == LENIENT[OPTIONS] else {})}
+        return f"%json {json.dumps({**schema, OPTIONS: options})}"
 
     def text_before(self, end: str, text: str = ANY_TEXT, *, without: Iterable[str] = ()) -> str:
         """A terminal's text, then `end`. What is in `without` doesn't occur in it, nor does the beginning of `end`."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from anllm.errors import InvalidRequestError
-from anllm.parsers.lark import ANY_TEXT, Lark
+from anllm.parsers.lark import ANY_TEXT, OPTIONS, Lark
 from anllm.parsers.pieces import CallArguments
 from anllm.parsers.reader import Markers, Reader, Steps
 from anllm.parsers.schema import STRING, Schema, cast, kinds_of, properties_of, resolve
@@ -15,7 +15,7 @@ from anllm.parsers.schema import STRING, Schema, cast, kinds_of, properties_of, 
 # What a schema may say of the whole object that holds for whatever is written parameter by parameter, or is kept to.
 OBJECT_KEYWORDS = frozenset(
     {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "title", "description"}
-    | {"$schema", "$id", "$comment", "default", "examples", "strict"}
+    | {"$schema", "$id", "$comment", "default", "examples", "strict", OPTIONS}
 )
 STRING_KEYWORDS = frozenset(
     {"type", "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
@@ -142,7 +142,7 @@ def _members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 
 def _with_definitions(schema: Schema, root: Schema) -> Schema:
-    return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
+    return {**{key: root[key] for key in ("$defs", "definitions", OPTIONS) if key in root}, **schema}
 
 
 def _branches(schema: Schema, root: Schema) -> list[Schema]:
