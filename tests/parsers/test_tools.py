@@ -148,6 +148,10 @@ def test_a_call_without_end_is_followed_by_another() -> None:
         ('["a", "b"]', "tags", '["a", "b"]'),
         ("['a', True]", "tags", '["a", true]'),
         ("[", "tags", '"["'),
+        ('["\\ud800"]', "tags", '["\\ud800"]'),
+        ("[1e999]", "tags", '"[1e999]"'),
+        ("1e999", "level", '"1e999"'),
+        ("1" * 400, "level", "1" * 400),
         ("3", "room", '"3"'),
         ("null", "room", '"null"'),
         ("3", "unknown", '"3"'),
@@ -180,6 +184,12 @@ def test_an_odd_schema_does_no_harm() -> None:
         tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, {}, {"function": None}]
         ((name, arguments),) = raw_calls(pieces_of(text, tool_parser="qwen3_coder", tools=tools))
         assert (name, arguments) in (("f", '{"a": 5}'), ("f", '{"a": "5"}'))
+
+
+def test_half_a_surrogate_pair_does_not_come_through() -> None:
+    """It could not be sent."""
+    text = '<tool_call>{"name": "\\ud800f", "arguments": "{\\"a\\": \\"\\udc00\\"}"}</tool_call>'
+    assert raw_calls(pieces_of(text)) == (("\ufffdf", '{"a": "\ufffd"}'),)
 
 
 def test_a_name_that_the_model_invented_is_kept() -> None:

@@ -42,8 +42,8 @@ TOOLS_BY_TEMPLATE: tuple[tuple[tuple[str, ...], ToolFormat], ...] = (
     (("<TOOLCALL>",), table.NEMOTRON),
     (("<|tool_call|>", "<|/tool_call|>"), table.PHI4_MINI),
     (("<|tool_call|>",), table.GRANITE),
-    (("<tool_calls>",), table.JAMBA),
     (("<tool_call>",), table.HERMES),
+    (("<tool_calls>",), table.JAMBA),
     (("<|start_header_id|>", '"parameters": '), table.LLAMA3_JSON),
 )
 

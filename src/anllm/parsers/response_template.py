@@ -6,13 +6,13 @@ whole. transformers' parser keeps the whole answer, and raises at what it can't 
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
+from anllm.parsers.json_text import encodable, written_json
 from anllm.parsers.pieces import CallArguments, Content, Piece, Reasoning
 from anllm.parsers.reader import Markers, Reader, Steps, Trimmed
 
@@ -159,5 +159,5 @@ def _call(call: object) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(function, Mapping):
         raise ValueError("a call without a name")
     arguments = function.get("arguments")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return name, text or "{}"
+    text = encodable(arguments) if isinstance(arguments, str) else written_json(arguments or {})
+    return encodable(name), text or "{}"

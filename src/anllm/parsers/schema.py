@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from anllm.parsers.json_text import written_json
 from anllm.parsers.literals import literal_value
 
 Schema = Mapping[str, object]
@@ -96,7 +97,7 @@ def kind_of(value: object) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):
-        return "integer" if float(value).is_integer() else "number"
+        return "integer" if isinstance(value, int) or value.is_integer() else "number"
     if isinstance(value, str):
         return "string"
     return "array" if isinstance(value, Sequence) else "object"
@@ -109,10 +110,11 @@ def cast(text: str, kinds: frozenset[str]) -> str:
     stripped = text.strip()
     for value in _readings(stripped, kinds):
         kind = kind_of(value)
-        if kind == "integer" and ("integer" in kinds or "number" in kinds):
-            return json.dumps(int(value) if isinstance(value, int | float) else value)
-        if kind in kinds or (not kinds and kind in ("object", "array")):
-            return json.dumps(value, ensure_ascii=False)
+        with suppress(ValueError):
+            if kind == "integer" and ("integer" in kinds or "number" in kinds):
+                return written_json(int(value) if isinstance(value, float) else value)
+            if kind in kinds or (not kinds and kind in ("object", "array")):
+                return written_json(value)
     return json.dumps(text, ensure_ascii=False)
 
 
