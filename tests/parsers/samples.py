@@ -141,6 +141,22 @@ SAMPLES = [
         Answer("Ok", (ATTIC, PING)),
     ),
     Sample(
+        "deepseek_v32",
+        deepseek(
+            'Ok\n\n<|DSML|function_calls>\n<|DSML|invoke name="lamp_state">\n'
+            '<|DSML|parameter name="room" string="true">the "at}tic" é</|DSML|parameter>\n'
+            '<|DSML|parameter name="level" string="false">3</|DSML|parameter>\n'
+            '</|DSML|invoke>\n<|DSML|invoke name="ping">\n\n</|DSML|invoke>\n</|DSML|function_calls>'
+        ).replace("|", BAR),
+        Answer("Ok", (ATTIC, PING)),
+    ),
+    Sample(
+        "minicpm5",
+        'Ok\n<function name="lamp_state"><param name="room"><![CDATA[the "at}tic" é]]></param><param name="level">3'
+        '</param></function>\n<function name="ping"></function>',
+        Answer("Ok", (ATTIC, PING)),
+    ),
+    Sample(
         "pythonic",
         "Ok<|tool_call_start|>[lamp_state(room='the \"at}tic\" é', level=3), ping()]<|tool_call_end|>",
         Answer("Ok", (ATTIC, PING)),

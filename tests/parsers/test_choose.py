@@ -62,6 +62,8 @@ def test_templates_tell_the_format(template: str, tools: str, reasoning: str | N
         ("<|channel|>x<|message|> to=functions.", "openai"),
         ("<tool_call> tool_call.name", "hermes"),
         ("<tool_calls>[", "jamba"),
+        ('<function name="f"><param name="p">', "minicpm5"),
+        ("<\uff5cDSML\uff5cfunction_calls>", "deepseek_v32"),
         ("<TOOLCALL>", "nemotron_json"),
         ("<|tool_call|>", "granite"),
         ("<|tool_call|><|/tool_call|>", "phi4_mini"),
@@ -129,8 +131,7 @@ def test_a_call_that_a_template_writes_is_read_back(name: str) -> None:
     user = {"role": "user", "content": "Lights?"}
     prompt = template.render([user], tools=TOOLS)
     turn = {"role": "assistant", "content": None, "tool_calls": [call_of(*call, name=name) for call in calls]}
-    # The message of a tool behind it keeps templates from dropping what the assistant thought.
-    whole = render(template, name, [user, turn])
+    whole = template.render([user, turn], tools=TOOLS, add_generation_prompt=False)
     answer = whole[len(prompt) :].split(end)[0]
     found = choose(text).parser(prompt, TOOLS, takes_calls=True)
     pieces = read(found, [answer])
@@ -140,21 +141,6 @@ def test_a_call_that_a_template_writes_is_read_back(name: str) -> None:
 
 def call_of(function: str, arguments: dict[str, Any], *, name: str) -> dict[str, Any]:
     return {"id": "abcdefghi", "type": "function", "function": {"name": function, "arguments": arguments}}
-
-
-def render(template: ChatTemplate, name: str, messages: list[dict[str, Any]]) -> str:
-    if name != "deepseek_v3":
-        return template.render(messages, tools=TOOLS, add_generation_prompt=False)
-    # It takes calls only without content, and arguments only as text, which ChatTemplate hands over as objects.
-    import json
-
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    for message in messages:
-        for call in message.get("tool_calls", []):
-            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-    variables = {"bos_token": "<s>", "add_generation_prompt": False}
-    return str(render_jinja_template(conversations=[messages], chat_template=template.text, **variables)[0][0])
 
 
 def test_a_thinking_template_is_read_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -46,6 +47,7 @@ TOOLS: list[dict[str, Any]] = [
 # What walks must be offered to get anywhere: markup that isn't forced.
 HINTS = [
     "\n</parameter>\n", "</parameter>\n", "</arg_value>\n", "</arg_value>", "</longcat_arg_value>\n",
+    "</param>\n", "</\uff5cDSML\uff5cparameter>\n",
     "<|end|><|start|>assistant", "</think>", "<tool_call>", "[TOOL_CALLS]", "<minimax:tool_call>", '"',
     "<|tool_calls_section_begin|>", "<function=", "</tool_call>", "\n", "</function>",
 ]  # fmt: skip
@@ -172,7 +174,7 @@ def test_an_answer_of_gpt_oss_goes_into_its_channel(has_specials: bool) -> None:
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "minimax_m2", "pythonic"])
 @pytest.mark.parametrize("parameters", [{"minProperties": 1}, {"anyOf": [{"required": ["a"]}]}])
 def test_what_can_not_be_enforced_is_refused(name: str, parameters: dict[str, object]) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}]
     with pytest.raises(InvalidRequestError, match="can't be enforced") as refused:
         output_format(name).call_grammar("", tools, special_id=lambda text: None)
     assert refused.value.param == "tools"
@@ -180,10 +182,67 @@ def test_what_can_not_be_enforced_is_refused(name: str, parameters: dict[str, ob
 
 def test_a_text_of_a_format_is_refused_where_values_are_plain_text() -> None:
     parameters = {"properties": {"a": {"type": "string", "format": "date"}}}
-    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}]
     with pytest.raises(InvalidRequestError, match="'format'"):
         output_format("qwen3_coder").call_grammar("", tools, special_id=lambda text: None)
     assert output_format("hermes").call_grammar("", tools, special_id=lambda text: None)
+
+
+HARD: list[dict[str, Any]] = [
+    {"type": "string", "format": "date"},
+    {"type": "string", "minLength": "x"},
+    {"type": "string", "pattern": "^a|b$"},
+    {"allOf": [{"type": "string"}]},
+    {"$ref": "#/$defs/loop"},
+    {"$ref": "#/$defs/many0"},
+    {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+]
+DEFINITIONS: dict[str, Any] = {
+    "loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "string"}]},
+    **{f"many{i}": {"anyOf": [{"$ref": f"#/$defs/many{i + 1}"}] * 4} for i in range(20)},
+    "many20": {"type": "string"},
+}
+
+
+@pytest.mark.parametrize("schema", HARD, ids=str)
+def test_what_is_too_hard_is_refused_of_a_strict_tool_and_left_out_of_another(schema: dict[str, Any]) -> None:
+    parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": DEFINITIONS}
+    function = {"name": "f", "parameters": parameters}
+    found, words = output_format("qwen3_coder"), ByteVocabulary(())
+    with pytest.raises(InvalidRequestError):
+        found.call_grammar(
+            "", [{"type": "function", "function": {**function, "strict": True}}], special_id=words.special_id
+        )
+    grammar = found.call_grammar("", [{"type": "function", "function": function}], special_id=words.special_id)
+    for seed in range(5):
+        ((name, arguments), *_) = calls_of(pieces_of(walk(grammar, words, seed, HINTS), tool_parser="qwen3_coder"))
+        assert name == "f"
+        assert isinstance(arguments["a"], str)
+
+
+@pytest.mark.parametrize("pattern", ["^[A-Z]{2}$", "a/b", r"a\/b", "x|y", "^(x|y)$", r"^a\$", "[|]"])
+def test_patterns_hold_in_plain_text(pattern: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}, "required": ["a"]}
+    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}]
+    found, words = output_format("qwen3_coder"), ByteVocabulary(())
+    grammar = found.call_grammar("", tools, special_id=words.special_id)
+    for seed in range(6):
+        text = walk(grammar, words, seed, [*HINTS, "a/b"])
+        for _, arguments in calls_of(pieces_of(text, tool_parser="qwen3_coder")):
+            assert re.search(pattern, arguments["a"])
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "pythonic"])
+def test_words_that_the_engine_does_not_know_are_left_out_of_a_tool_that_is_not_strict(name: str) -> None:
+    value = {"type": "object", "properties": {"x": {"type": "integer", "not": {"const": 3}}}, "propertyNames": {}}
+    parameters = {"properties": {"a": value}, "required": ["a"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    found, words = output_format(name), ByteVocabulary(())
+    text = walk(found.call_grammar("", tools, special_id=words.special_id), words, 1, HINTS)
+    assert isinstance(calls_of(pieces_of(text, tool_parser=name, tools=tools))[0][1]["a"], dict)
+    tools[0]["function"]["strict"] = True  # type: ignore[index]
+    with pytest.raises(AssertionError, match="not"):
+        matcher(found.call_grammar("", tools, special_id=words.special_id), words)
 
 
 def test_tools_without_schemas_take_none_or_any_arguments() -> None:

@@ -18,6 +18,7 @@ MODULES = {
     "glm47": "glm47",
     "hermes": "json_tools",
     "kimi_k2": "kimi_k2",
+    "minicpm5": "minicpm5",
     "minimax_m2": "minimax_m2",
     "mistral": "mistral",
     "pythonic": "pythonic",

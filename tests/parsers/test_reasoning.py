@@ -104,6 +104,8 @@ def test_gpt_oss_begins_where_the_prompt_ends() -> None:
     assert read_with(start, f"<|channel|>analysis<|message|>{body}") == Answer("Off.", (), "Hm.")
     assert read_with(f"{start}<|channel|>analysis<|message|>", body) == Answer("Off.", (), "Hm.")
     assert read_with(f"{start}<|channel|>final<|message|>", "Off.") == Answer("Off.")
+    assert read_with(f"{start}<|channel|>final<|message|>It is", " off.") == Answer(" off.")
+    assert make_parser("openai", prompt=f"{start}<|channel|>analysis<|message|>").is_reasoning
     call = " to=functions.ping<|channel|>commentary json<|message|>{}"
     assert read_with(start, call) == Answer("", (("ping", {}),))
     assert read_with(start, "Plain") == Answer("Plain")

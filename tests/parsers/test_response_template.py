@@ -9,6 +9,7 @@ import pytest
 from anllm.errors import ConfigError
 from anllm.parsers.choose import OutputFormat
 from anllm.parsers.stream import CallBegun, Content, OutputParser, Reasoning
+from anllm.parsers.tools.table import TOOL_FORMATS
 from parsers.samples import TOOLS, Answer, answer_of, read
 
 TEMPLATE: dict[str, Any] = {
@@ -52,6 +53,7 @@ def test_content_reasoning_and_calls_come_out_wherever_the_answer_is_cut() -> No
 
 def test_a_block_that_the_prompt_opened_goes_on() -> None:
     parser = make_parser(f"{PROMPT}<think>\n")
+    assert parser.is_reasoning
     pieces = parser.add("Hm.")
     assert pieces == [Reasoning("Hm.")]
     assert parser.is_reasoning
@@ -69,6 +71,11 @@ def test_a_call_that_the_parser_can_not_read_is_content(body: str) -> None:
     assert read(make_parser(), text) == pieces
 
 
+def test_a_prompt_that_the_parser_can_not_read_does_no_harm() -> None:
+    parser = make_parser(f"{PROMPT}<tool_call>oops</tool_call>")
+    assert read(parser, f"Ok {PING}") == [Content(f"Ok {PING}")]
+
+
 def test_nothing_follows_a_call() -> None:
     pieces = read(make_parser(), [f"{PING} more <tool_call>oops</tool_call> end"])
     assert [type(piece) for piece in pieces[:1]] == [CallBegun]
@@ -78,6 +85,13 @@ def test_nothing_follows_a_call() -> None:
 def test_without_tools_calls_are_content() -> None:
     pieces = read(make_parser(takes_calls=False), [f"Ok {PING}"])
     assert all(isinstance(piece, Content) for piece in pieces)
+
+
+def test_the_marks_of_regions_are_kept() -> None:
+    fields = {"a": {"open": "<|c|>x<|m|>", "close": ["<e>", "[END]"]}, "b": {"open_pattern": r"<\|call\|>(?P<n>\w+)"}}
+    found = OutputFormat(TOOL_FORMATS["hermes"], None, {"fields": fields})
+    assert found.markers >= {"<|c|>", "<|m|>", "<e>", "[END]", "<|call|>"}
+    assert OutputFormat(TOOL_FORMATS["hermes"], None, {"fields": None}).markers == frozenset()
 
 
 def test_names_win_over_a_template_and_a_broken_one_stops_the_start() -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from anllm.parsers.stream import CallBegun, Content
-from parsers.samples import TOOLS, Answer, answer_of, deepseek, make_parser, pieces_of, raw_calls, read, text_of
+from parsers.samples import BAR, TOOLS, Answer, answer_of, deepseek, make_parser, pieces_of, raw_calls, read, text_of
+
+
+def dsml(text: str) -> str:
+    for short, tag in (("|i", "|DSML|invoke"), ("|p", "|DSML|parameter")):
+        text = text.replace(short, tag.replace("|", BAR))
+    return text
+
 
 # Broken before the name is known: all of it is content.
 CONTENT = [
@@ -89,6 +96,11 @@ RAW = [
     ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>b</parameter></function></tool_call>", '{"a": "b"}'),
     ("qwen3_coder", "<tool_call>\n<function=f>\nnoise<parameter=a>\nb</parameter>", '{"a": "b"'),
     ("minimax_m2", "<minimax:tool_call><invoke name='f'><parameter name=a>b</parameter></invoke>", '{"a": "b"}'),
+    ("minicpm5", '<function name="f"><param name="a"><![CDATA[</param>]]></param></function>', '{"a": "</param>"}'),
+    ("minicpm5", '<function name="f"><param name="a"><![CDATA[b', '{"a": "b'),
+    ("deepseek_v32", dsml('<|i name="f"><|p name="a" string="false">[1]</|p></|i>'), '{"a": [1]}'),
+    ("deepseek_v32", dsml('<|i name="f"><|p name="a" string="true">1</|p></|i>'), '{"a": "1"}'),
+    ("deepseek_v32", dsml('<|i name="f"><|p name="a" string="false">x</|p></|i>'), '{"a": "x"}'),
     ("gemma4", '<|tool_call>call:f{a:<|"|>b', '{"a": "b'),
     ("gemma4", '<|tool_call>call:f{a:{b:[1,{c:<|"|>}<|"|>},],},x:hello there}<tool_call|>',
      '{"a": {"b": [1, {"c": "}"}]}, "x": "hello there"}'),
@@ -136,6 +148,10 @@ def test_a_call_without_end_is_followed_by_another() -> None:
         ('["a", "b"]', "tags", '["a", "b"]'),
         ("['a', True]", "tags", '["a", true]'),
         ("[", "tags", '"["'),
+        ('["\\ud800"]', "tags", '["\\ud800"]'),
+        ("[1e999]", "tags", '"[1e999]"'),
+        ("1e999", "level", '"1e999"'),
+        ("1" * 400, "level", "1" * 400),
         ("3", "room", '"3"'),
         ("null", "room", '"null"'),
         ("3", "unknown", '"3"'),
@@ -168,6 +184,12 @@ def test_an_odd_schema_does_no_harm() -> None:
         tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, {}, {"function": None}]
         ((name, arguments),) = raw_calls(pieces_of(text, tool_parser="qwen3_coder", tools=tools))
         assert (name, arguments) in (("f", '{"a": 5}'), ("f", '{"a": "5"}'))
+
+
+def test_half_a_surrogate_pair_does_not_come_through() -> None:
+    """It could not be sent."""
+    text = '<tool_call>{"name": "\\ud800f", "arguments": "{\\"a\\": \\"\\udc00\\"}"}</tool_call>'
+    assert raw_calls(pieces_of(text)) == (("\ufffdf", '{"a": "\ufffd"}'),)
 
 
 def test_a_name_that_the_model_invented_is_kept() -> None:

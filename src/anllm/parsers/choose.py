@@ -9,12 +9,12 @@ from typing import TypeVar
 from anllm.errors import ConfigError
 from anllm.parsers import detect
 from anllm.parsers.grammars import GrammarBuilder
-from anllm.parsers.lark import Embed, SpecialId, plain_json
+from anllm.parsers.lark import SpecialId
 from anllm.parsers.pieces import Content
 from anllm.parsers.reader import Markers, Reader, Steps, Trimmed
 from anllm.parsers.reasoning.table import HARMONY_NAME, REASONING_FORMATS
 from anllm.parsers.reasoning.tags import TaggedReasoning
-from anllm.parsers.response_template import TemplateReader, check_template
+from anllm.parsers.response_template import TemplateReader, check_template, template_markers
 from anllm.parsers.schema import ToolTypes
 from anllm.parsers.stream import OutputParser
 from anllm.parsers.tools.harmony import Harmony, prompt_tail
@@ -74,6 +74,8 @@ class OutputFormat:
     @property
     def markers(self) -> frozenset[str]:
         """Texts that must come through where special tokens are dropped from the text of an answer."""
+        if self.response_template is not None:
+            return template_markers(self.response_template)
         return self.tools.markers | (self.reasoning.markers if self.reasoning else frozenset())
 
     def parser(
@@ -94,8 +96,6 @@ class OutputFormat:
             reader.feed(prompt_tail(prompt))
             return OutputParser(reader, self.tools.read_messages(reader, takes_calls=takes_calls))
         reasoning = self.reasoning if takes_reasoning else None
-        if reasoning is not None:
-            reader.is_reasoning = reasoning.is_open(prompt)
         tool_format = self.tools if takes_calls else None
         return OutputParser(reader, _read(reader, reasoning, tool_format, ToolTypes(tools), prompt))
 
@@ -107,20 +107,18 @@ class OutputFormat:
         min_calls: int = 1,
         max_calls: int | None = None,
         special_id: SpecialId,
-        embed: Embed = plain_json,
     ) -> str:
         """A grammar for an answer of calls alone, behind thoughts if the model may think.
 
-        tools: those that may be called, one at least. min_calls: at least 1. embed: writes schemas.
-        Raises InvalidRequestError for a schema that the model's markup can't enforce.
+        tools: those that may be called, one at least. min_calls: at least 1.
+        Raises InvalidRequestError for the schema of a strict tool that the model's markup can't enforce; of another
+        tool what can't be enforced is left out.
         """
-        return self._grammar(prompt, special_id, embed).calls(tools, min_calls, max_calls)
+        return self._grammar(prompt, special_id).calls(tools, min_calls, max_calls)
 
-    def free_grammar(
-        self, prompt: str, tools: Sequence[Tool], *, special_id: SpecialId, embed: Embed = plain_json
-    ) -> str:
+    def free_grammar(self, prompt: str, tools: Sequence[Tool], *, special_id: SpecialId) -> str:
         """A grammar for any answer, whose calls are of these tools, and fit those that are strict. Raises as above."""
-        return self._grammar(prompt, special_id, embed).free(tools)
+        return self._grammar(prompt, special_id).free(tools)
 
     def answer_grammar(
         self,
@@ -130,14 +128,13 @@ class OutputFormat:
         *,
         max_calls: int | None = None,
         special_id: SpecialId,
-        embed: Embed = plain_json,
     ) -> str:
         """A grammar for an answer that `body`, of a Lark rule, describes, or calls of these tools in its place; behind
         thoughts if the model may think. Raises as above."""
-        return self._grammar(prompt, special_id, embed).answer(body, tools, max_calls)
+        return self._grammar(prompt, special_id).answer(body, tools, max_calls)
 
-    def _grammar(self, prompt: str, special_id: SpecialId, embed: Embed) -> GrammarBuilder:
-        return GrammarBuilder(self.tools, self.reasoning, prompt, special_id, embed)
+    def _grammar(self, prompt: str, special_id: SpecialId) -> GrammarBuilder:
+        return GrammarBuilder(self.tools, self.reasoning, prompt, special_id)
 
 
 def _read(

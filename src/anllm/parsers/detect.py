@@ -31,8 +31,10 @@ TOOLS_BY_TEMPLATE: tuple[tuple[tuple[str, ...], ToolFormat], ...] = (
     (("<tool_call>\\n<function=",), table.QWEN3_CODER),
     (("<tool_call>\n<function=",), table.QWEN3_CODER),
     ((KIMI_CALLS,), table.KIMI_K2),
+    (('<function name="', '<param name="'), table.MINICPM5),
     (("[TOOL_CALLS]", "[ARGS]"), table.MISTRAL),
     (("[TOOL_CALLS]",), table.MISTRAL_LIST),
+    ((f"<{table.DSML}function_calls>",), table.DEEPSEEK_V32),
     ((DEEPSEEK_CALLS, "```json"), table.DEEPSEEK_V3),
     ((DEEPSEEK_CALLS,), table.DEEPSEEK_V31),
     (("<|channel|>", "<|message|>", "functions."), table.HARMONY),
@@ -40,8 +42,8 @@ TOOLS_BY_TEMPLATE: tuple[tuple[tuple[str, ...], ToolFormat], ...] = (
     (("<TOOLCALL>",), table.NEMOTRON),
     (("<|tool_call|>", "<|/tool_call|>"), table.PHI4_MINI),
     (("<|tool_call|>",), table.GRANITE),
-    (("<tool_calls>",), table.JAMBA),
     (("<tool_call>",), table.HERMES),
+    (("<tool_calls>",), table.JAMBA),
     (("<|start_header_id|>", '"parameters": '), table.LLAMA3_JSON),
 )
 

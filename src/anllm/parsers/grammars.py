@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from anllm.parsers.lark import ANY_TEXT, Embed, Lark, SpecialId, excluding, plain_json, repeated
+from anllm.errors import InvalidRequestError
+from anllm.parsers.lark import ANY_TEXT, LENIENT, Lark, SpecialId, excluding, repeated
+from anllm.parsers.parameters import simplified
 from anllm.parsers.reasoning.tags import TaggedReasoning
 from anllm.parsers.schema import function_of, name_of, parameters_of, properties_of
 from anllm.parsers.tools.harmony import CHANNEL, END, MESSAGE, START, Harmony, prompt_tail
@@ -19,15 +21,10 @@ class GrammarBuilder:
     """Builds one grammar for one answer to `prompt`."""
 
     def __init__(
-        self,
-        tool_format: ToolFormat,
-        reasoning: TaggedReasoning | None,
-        prompt: str,
-        special_id: SpecialId,
-        embed: Embed = plain_json,
+        self, tool_format: ToolFormat, reasoning: TaggedReasoning | None, prompt: str, special_id: SpecialId
     ) -> None:
         markers = tool_format.markers | (reasoning.markers if reasoning else frozenset())
-        self._lark = Lark(special_id, markers, embed)
+        self._lark = Lark(special_id, markers)
         self._format = tool_format
         self._reasoning = reasoning
         self._prompt = prompt
@@ -63,15 +60,15 @@ class GrammarBuilder:
         if not trigger:
             tail = lark.rule("TEXT", self._text(openings))
             return lark.build(f"{self._thoughts()} ({self._calls(shown, 1, None)} | {tail})")
-        begun = lark.text_before(trigger, self._text(set(openings) - {trigger}))
+        begun = lark.text_before(trigger, self._text(openings))
         behind = self._behind_trigger(shown, lead.removeprefix(trigger))
         tail = lark.rule("TEXT", self._text(openings))
         return lark.build(f"{self._thoughts()} ({begun} {behind})* {tail}")
 
-    def _text(self, without: Sequence[str] | set[str]) -> str:
+    def _text(self, without: Sequence[str]) -> str:
         pattern = self._format.bare_pattern
         text = f"{ANY_TEXT} & ~/{pattern}(?s:.*)/" if pattern else ANY_TEXT
-        return excluding(text, sorted(without))
+        return excluding(text, without)
 
     def _behind_trigger(self, tools: Sequence[Tool], rest: str) -> str:
         section = self._format.section
@@ -92,8 +89,18 @@ class GrammarBuilder:
         return f"{row} {lark.text(section.end)}"
 
     def _call(self, tools: Sequence[Tool]) -> str:
-        rules = [self._lark.rule("call", self._format.call_rule(tool, self._lark)) for tool in tools]
+        rules = [self._lark.rule("call", self._call_rule(tool)) for tool in tools]
         return self._lark.rule("call", " | ".join(rules))
+
+    def _call_rule(self, tool: Tool) -> str:
+        """As exact as format and engine allow; of a tool that is strict, exact or refused."""
+        if function_of(tool).get("strict") is True:
+            return self._format.call_rule(tool, self._lark)
+        parameters = {**parameters_of(tool), **LENIENT}
+        try:
+            return self._format.call_rule(with_parameters(tool, parameters), self._lark)
+        except InvalidRequestError:
+            return self._format.call_rule(with_parameters(tool, simplified(parameters)), self._lark)
 
     def _thoughts(self) -> str:
         """A rule's body for thoughts that the model may have before it answers, or must end."""
@@ -113,5 +120,8 @@ class GrammarBuilder:
 
 def loose(tool: Tool) -> Tool:
     """The tool with parameters of the same names and any values, all optional."""
-    properties: dict[str, object] = {name: {} for name in properties_of(parameters_of(tool))}
-    return {"type": "function", "function": {"name": name_of(tool), "parameters": {"properties": properties}}}
+    return with_parameters(tool, {"properties": {name: {} for name in properties_of(parameters_of(tool))}})
+
+
+def with_parameters(tool: Tool, parameters: Mapping[str, object]) -> Tool:
+    return {"type": "function", "function": {"name": name_of(tool), "parameters": parameters}}

@@ -140,7 +140,18 @@ def decoded_string(text: str) -> str | None:
         value = json.loads(text, strict=False)
     except ValueError:
         return None
-    return value if isinstance(value, str) else None
+    return encodable(value) if isinstance(value, str) else None
+
+
+def encodable(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which escapes in JSON may leave alone."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def written_json(value: object) -> str:
+    """JSON text that can be encoded. Raises ValueError for a number that JSON doesn't have."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return text if text == encodable(text) else json.dumps(value, allow_nan=False)
 
 
 def stream_arguments(reader: Reader, ends: CallEnds) -> Steps[bool]:

@@ -10,16 +10,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from anllm.structured.grammar import embedded_schema
+from anllm.structured.schema import closed
+
 # The id of a text that is one special token of the model, as the engine of grammars sees it, else None.
 SpecialId = Callable[[str], int | None]
-# What stands in a rule for a document that the schema allows.
-Embed = Callable[[dict[str, object]], str]
+OPTIONS = "x-guidance"
+LENIENT = {OPTIONS: {"lenient": True}}
 ANY_TEXT = "/(?s:.*)/"
-
-
-def plain_json(schema: dict[str, object]) -> str:
-    """With the engine's own way of whitespace."""
-    return f"%json {json.dumps(schema)}"
 
 
 class Lark:
@@ -28,8 +26,7 @@ class Lark:
     markers: the texts of the format that may be special tokens.
     """
 
-    def __init__(self, special_id: SpecialId, markers: Iterable[str], embed: Embed = plain_json) -> None:
-        self._embed = embed
+    def __init__(self, special_id: SpecialId, markers: Iterable[str]) -> None:
         self._ids = {text: token_id for text in markers if (token_id := special_id(text)) is not None}
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
@@ -47,8 +44,12 @@ class Lark:
         return " ".join(f"<[{self._ids[part]}]>" if part in self._ids else json.dumps(part) for part in parts)
 
     def json(self, schema: Mapping[str, object]) -> str:
-        """Any JSON that fits the schema."""
-        return self._embed(dict(schema))
+        """JSON that fits the schema, with whitespace as templates write it, and without properties that are not named.
+
+        Keywords that the engine doesn't know make the grammar fail, unless LENIENT is part of the schema."""
+        is_lenient = schema.get(OPTIONS) == LENIENT[OPTIONS]
+        plain = {keyword: value for keyword, value in schema.items() if keyword != OPTIONS}
+        return embedded_schema(closed(plain), is_lenient=is_lenient, has_fixed_spacing=True)
 
     def text_before(self, end: str, text: str = ANY_TEXT, *, without: Iterable[str] = ()) -> str:
         """A terminal's text, then `end`. What is in `without` doesn't occur in it, nor does the beginning of `end`."""

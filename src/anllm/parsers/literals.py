@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from anllm.parsers.pieces import CallArguments
-from anllm.parsers.reader import Markers, Reader, Steps
+from anllm.parsers.reader import Markers, Reader, Steps, drained
 
 WORDS = {"true": "true", "True": "true", "false": "false", "False": "false", "null": "null", "None": "null"}
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")
@@ -46,6 +46,9 @@ class Dialect:
     plain_quotes: tuple[str, ...]
     ends: tuple[str, ...]
     separator: str
+
+
+PYTHON = Dialect(quotes=('"', "'"), plain_quotes=(), ends=(), separator=":")
 
 
 @dataclass(slots=True)
@@ -154,3 +157,17 @@ class LiteralReader:
             return "\\\\"
         yield from self.reader.take_literal(kind + digits)
         return f"\\u{digits.zfill(4)}" if length <= 4 else json.dumps(chr(int(digits, 16)))[1:-1]
+
+
+def literal_value(text: str) -> object:
+    """The value of a Python literal. Raises ValueError if the text is none and can't be taken for one."""
+    reader = Reader()
+    reader.feed(f"value: {text}}}")
+    reader.end(is_cut=False)
+    pieces, is_whole = drained(LiteralReader(reader, PYTHON).object())
+    written = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments))
+    _, has_no_rest = drained(reader.is_at_end())
+    if not is_whole or not has_no_rest:
+        raise ValueError("not one literal")
+    value: object = json.loads(written)["value"]
+    return value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 from anllm.errors import InvalidRequestError
-from anllm.parsers.lark import ANY_TEXT, Lark, regex_escaped
+from anllm.parsers.lark import ANY_TEXT, OPTIONS, Lark
 from anllm.parsers.pieces import CallArguments
 from anllm.parsers.reader import Markers, Reader, Steps
 from anllm.parsers.schema import STRING, Schema, cast, kinds_of, properties_of, resolve
@@ -14,23 +15,28 @@ from anllm.parsers.schema import STRING, Schema, cast, kinds_of, properties_of, 
 # What a schema may say of the whole object that holds for whatever is written parameter by parameter, or is kept to.
 OBJECT_KEYWORDS = frozenset(
     {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "title", "description"}
-    | {"$schema", "$id", "$comment", "default", "examples", "strict"}
+    | {"$schema", "$id", "$comment", "default", "examples", "strict", OPTIONS}
 )
 STRING_KEYWORDS = frozenset(
     {"type", "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
     | {"enum", "const", "minLength", "maxLength", "pattern"}
 )
 
+MAX_BRANCHES = 64  # of the schema of one parameter, which references and anyOf may multiply
+CDATA, CDATA_END = "<![CDATA[", "]]>"
+CDATA_ENDS = Markers([CDATA_END])
+
 
 class ArgumentsWriter:
     """The JSON object of a call's arguments, as its parameters come.
 
-    pads: the template writes a newline on both sides of a value.
+    pads: the template writes a newline on both sides of a value. takes_cdata: it may write a value as XML's CDATA.
     """
 
-    def __init__(self, reader: Reader, *, pads: bool) -> None:
+    def __init__(self, reader: Reader, *, pads: bool, takes_cdata: bool = False) -> None:
         self._reader = reader
         self._pads = pads
+        self._takes_cdata = takes_cdata
         self._has_any = False
 
     def parameter(self, key: str, kinds: frozenset[str], ends: Markers) -> Steps[None]:
@@ -39,6 +45,13 @@ class ArgumentsWriter:
         self._has_any = True
         if self._pads:
             yield from self._reader.take_literal("\n")
+        if self._takes_cdata and (yield from self._reader.take_literal(CDATA)):
+            yield from self._value(kinds, CDATA_ENDS)
+            yield from self._reader.take_literal(CDATA_END)
+        else:
+            yield from self._value(kinds, ends)
+
+    def _value(self, kinds: frozenset[str], ends: Markers) -> Steps[None]:
         if kinds == STRING:
             yield from self._stream_string(ends)
             return
@@ -65,21 +78,29 @@ def parameters_rule(
     schema: Schema,
     lark: Lark,
     *,
-    begin: tuple[str, str],
+    begin: Callable[[str, bool], str],
     end: str,
     pads: bool,
     without: Iterable[str],
 ) -> str:
     """A rule's body for all parameters of an object, the optional ones free, in the order of the schema.
 
-    begin: what stands before and behind a parameter's name. end: what stands behind its value. without: what a text
-    value must not have in it, lest it ends there.
+    begin: what stands before a parameter's value, by its name and whether it is a text. end: what stands behind it.
+    without: what a text must not have in it, lest it ends there.
     """
     parts = []
+    line, ends_not = "\n" if pads else "", tuple(without)
     for name, value, is_required in _members(schema):
-        head = begin[0] + name + begin[1] + ("\n" if pads else "")
-        rule = f"{lark.text(head)} {_value_rule(value, schema, lark, end, pads, tuple(without))}"
-        parts.append(rule if is_required else f"({rule})?")
+        bodies = []
+        for branch in _branches(value, schema):
+            is_text = (kinds_of(branch, schema) or STRING) == STRING
+            if is_text:
+                body = _string_rule(branch, lark, line + end, ends_not)
+            else:
+                body = f"{lark.json(_with_definitions(branch, schema))} {lark.text(line + end)}"
+            bodies.append(f"{lark.text(begin(name, is_text) + line)} {body}")
+        rule = lark.rule("parameter", " | ".join(bodies))
+        parts.append(rule if is_required else f"{rule}?")
     return " ".join(parts)
 
 
@@ -98,6 +119,19 @@ def keywords_rule(schema: Schema, lark: Lark) -> str:
     return first
 
 
+def simplified(schema: Schema) -> Schema:
+    """The schema without what parameters_rule and keywords_rule refuse, for tools that need not be kept to strictly."""
+    kept = {key: value for key, value in schema.items() if key in OBJECT_KEYWORDS}
+    properties: dict[str, object] = {}
+    for name, value in properties_of(schema).items():
+        simple = value if isinstance(value, Mapping) else {}
+        kinds = kinds_of(simple, schema)
+        if not kinds or "string" in kinds:
+            simple = {key: item for key, item in simple.items() if key in ("type", "enum", "const")}
+        properties[name] = simple
+    return {**kept, "properties": properties}
+
+
 def _members(schema: Schema) -> list[tuple[str, Schema, bool]]:
     """Name, schema and whether it is required, of each parameter."""
     _refuse_unknown(schema, OBJECT_KEYWORDS, "parameters")
@@ -108,41 +142,42 @@ def _members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 
 def _with_definitions(schema: Schema, root: Schema) -> Schema:
-    return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
-
-
-def _value_rule(schema: Schema, root: Schema, lark: Lark, end: str, pads: bool, without: tuple[str, ...]) -> str:
-    """A rule's body for a value and its end."""
-    end = "\n" + end if pads else end
-    bodies = []
-    for branch in _branches(schema, root):
-        kinds = kinds_of(branch, root) or STRING
-        if kinds == STRING:
-            bodies.append(_string_rule(branch, lark, end, without))
-        else:
-            bodies.append(f"{lark.json(_with_definitions(branch, root))} {lark.text(end)}")
-    return lark.rule("value", " | ".join(bodies))
+    return {**{key: root[key] for key in ("$defs", "definitions", OPTIONS) if key in root}, **schema}
 
 
 def _branches(schema: Schema, root: Schema) -> list[Schema]:
     """Schemas of one type each, or without string, that together allow the same."""
-    reference = schema.get("$ref")
+    found: list[Schema] = []
+    waiting = [schema]
+    for _ in range(MAX_BRANCHES):
+        if not waiting:
+            return found
+        choices = _choices(waiting[-1], root)
+        if choices is None:
+            found.append(waiting.pop())
+        else:
+            waiting[-1:] = reversed(choices)
+    raise _refusal("anyOf", "a text, as it has too many branches,")
+
+
+def _choices(schema: Schema, root: Schema) -> list[Schema] | None:
+    """What a schema splits into; None if it is of one type, or without string."""
     kinds = kinds_of(schema, root)
     if "string" not in kinds or (len(kinds) == 1 and not {"$ref", "anyOf", "oneOf", "allOf"} & schema.keys()):
-        return [schema]
-    if isinstance(reference, str) and isinstance(target := resolve(reference, root), Mapping) and target != schema:
-        return _branches(target, root)
+        return None
+    if "$ref" in schema:
+        target = resolve(str(schema["$ref"]), root)
+        return [target] if isinstance(target, Mapping) else [{}]
     for word in ("anyOf", "oneOf"):
         choices = schema.get(word)
         if isinstance(choices, list):
-            return [branch for choice in choices if isinstance(choice, Mapping) for branch in _branches(choice, root)]
-    values = schema.get("enum")
-    if isinstance(values, list):
-        return [{"enum": [value for value in values if isinstance(value, str)]}] + [
-            {"enum": others} for others in [[value for value in values if not isinstance(value, str)]] if others
-        ]
+            return [choice for choice in choices if isinstance(choice, Mapping)]
     if "allOf" in schema:
         raise _refusal("allOf", "a text")
+    values = schema.get("enum")
+    if isinstance(values, list):
+        texts = [value for value in values if isinstance(value, str)]
+        return [{"enum": texts}, {"enum": [value for value in values if not isinstance(value, str)]}]
     return [{**schema, "type": kind} for kind in sorted(kinds)]
 
 
@@ -153,22 +188,39 @@ def _string_rule(schema: Schema, lark: Lark, end: str, without: tuple[str, ...])
         if not texts:
             raise _refusal("enum", "a text")
         return f"({' | '.join(lark.text(text + end) for text in texts)})"
-    _refuse_unknown({**schema}, STRING_KEYWORDS, "a text")
-    minimum, maximum = schema.get("minLength", 0), schema.get("maxLength", "")
-    text = ANY_TEXT if (minimum, maximum) == (0, "") else f"/(?s:.{{{minimum},{maximum}}})/"
-    pattern = schema.get("pattern")
+    _refuse_unknown(schema, STRING_KEYWORDS, "a text")
+    text, pattern = _length_terminal(schema), schema.get("pattern")
     if isinstance(pattern, str):
         text = f"{text} & {_pattern_terminal(pattern)}"
     return lark.text_before(end, text, without=without)
 
 
+def _length_terminal(schema: Schema) -> str:
+    bounds = [schema.get("minLength", 0), schema.get("maxLength", "")]
+    if not all(isinstance(bound, int) and bound >= 0 for bound in bounds if bound != ""):
+        raise _refusal("minLength or maxLength", "a text")
+    return ANY_TEXT if bounds == [0, ""] else f"/(?s:.{{{bounds[0]},{bounds[1]}}})/"
+
+
 def _pattern_terminal(pattern: str) -> str:
     """A pattern matches anywhere in a text unless it says otherwise."""
-    before = "" if pattern.startswith("^") else "(?s:.*)"
-    after = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
-    inner = pattern.removeprefix("^")
-    inner = inner if after else inner.removesuffix("$")
-    return f"/{before}({inner.replace('/', regex_escaped('/'))}){after}/"
+    is_anchored = (pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$"))
+    inner = pattern[is_anchored[0] : len(pattern) - is_anchored[1]]
+    if any(is_anchored) and _has_bare_bar(inner):  # then each alternative has anchors of its own
+        raise _refusal("pattern", "a text")
+    before, after = ("" if anchored else "(?s:.*)" for anchored in is_anchored)
+    written = re.sub(r"(?<!\\)/", r"\/", inner).replace("\n", r"\n")
+    return f"/{before}({written}){after}/"
+
+
+def _has_bare_bar(pattern: str) -> bool:
+    """Whether alternatives stand outside of all brackets."""
+    depth = 0
+    for character in re.sub(r"\\.|\[[^\]]*\]", "", pattern):
+        depth += (character == "(") - (character == ")")
+        if character == "|" and depth == 0:
+            return True
+    return False
 
 
 def _refuse_unknown(schema: Schema, known: frozenset[str], where: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 from anllm.parsers.pieces import CallBegun, Piece
 
@@ -185,6 +185,18 @@ class Reader:
         if self._record is not None and taken:
             self._record.append(taken)
         return taken
+
+
+def drained(steps: Steps[T]) -> tuple[list[Piece], T]:
+    """All pieces and what is returned, of steps whose reader has its whole text."""
+    pieces: list[Piece] = []
+    while True:
+        try:
+            piece = next(steps)
+        except StopIteration as end:
+            return pieces, cast(T, end.value)
+        if piece is not None:
+            pieces.append(piece)
 
 
 class Trimmed:

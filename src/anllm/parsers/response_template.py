@@ -6,12 +6,13 @@ whole. transformers' parser keeps the whole answer, and raises at what it can't 
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, cast
 
+from anllm.parsers.json_text import encodable, written_json
 from anllm.parsers.pieces import CallArguments, Content, Piece, Reasoning
 from anllm.parsers.reader import Markers, Reader, Steps, Trimmed
 
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 REASONING_FIELDS = frozenset({"reasoning_content", "reasoning", "thinking", "thinking_content"})
 CALL_FIELD = "tool_calls"
+BOUNDS = ("open", "close", "open_pattern", "close_pattern")
+TOKEN = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 NO_MARKERS = Markers(())
 # What ends with such a character may be markup. When the parser raises, the events of the text given last are lost, so
 # it gets the text in parts that hold no more than one tag.
@@ -33,6 +36,16 @@ class ResponseParser(Protocol):
 
     def feed(self, text: str) -> list[Event]: ...
     def finalize(self) -> tuple[object, list[Event]]: ...
+
+
+def template_markers(template: Mapping[str, object]) -> frozenset[str]:
+    """What may be a special token among the texts and patterns by which a template tells its regions apart."""
+    fields = template.get("fields")
+    regions = [field for field in fields.values() if isinstance(field, Mapping)] if isinstance(fields, Mapping) else []
+    values = [region[key] for region in regions for key in BOUNDS if key in region]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    plain = [str(text).replace("\\", "") for text in texts]
+    return frozenset(plain) | {found for text in plain for found in TOKEN.findall(text)}
 
 
 def make_parser(template: Mapping[str, object], prompt: str, tools: Sequence[Mapping[str, object]]) -> ResponseParser:
@@ -58,23 +71,36 @@ class TemplateReader:
         *,
         takes_calls: bool,
     ) -> None:
-        self._parser = make_parser(template, prompt, tools)
         self._takes_calls = takes_calls
         self._content = Trimmed()
         self._thoughts = Trimmed(strips_start=True)
         self._unread: list[str] = []  # given to the parser, and not out as a piece
         self._has_failed = False
+        self._make_parser = partial(make_parser, template, prompt, tools)
 
     def read(self, reader: Reader) -> Steps[None]:
-        for event in self._parser.initial_events:  # what the prompt wrote is no part of the answer
-            reader.is_reasoning = event["type"] != "region_close" and event["field"] in REASONING_FIELDS
+        self._begin(reader)
         while text := (yield from reader.take_before(NO_MARKERS)):
             for part in PARTS.split(text):
                 yield from self._feed(reader, part)
         if not self._has_failed:
-            yield from self._pieces(reader, lambda: self._parser.finalize()[1])
+            yield from self._pieces(reader, self._finalize)
         if not reader.has_called:
             yield Content(self._content.flush())
+
+    def _begin(self, reader: Reader) -> None:
+        """Makes the parser, which reads what the prompt has begun."""
+        try:
+            self._parser = self._make_parser()
+        except Exception:  # noqa: BLE001 - as in _pieces
+            logger.warning("The response_template of the model can't read a prompt; the answer is content.")
+            self._has_failed = True
+            return
+        for event in self._parser.initial_events:
+            reader.is_reasoning = event["type"] != "region_close" and event["field"] in REASONING_FIELDS
+
+    def _finalize(self) -> list[Event]:
+        return self._parser.finalize()[1]
 
     def _feed(self, reader: Reader, text: str) -> list[Piece]:
         if self._has_failed:
@@ -133,5 +159,5 @@ def _call(call: object) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(function, Mapping):
         raise ValueError("a call without a name")
     arguments = function.get("arguments")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return name, text or "{}"
+    text = encodable(arguments) if isinstance(arguments, str) else written_json(arguments or {})
+    return encodable(name), text or "{}"

@@ -5,14 +5,16 @@ Schemas come from clients: anything in them may be missing or of the wrong type.
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from anllm.parsers.json_text import written_json
+from anllm.parsers.literals import literal_value
+
 Schema = Mapping[str, object]
 STRING = frozenset({"string"})
-MAX_LITERAL_CHARS = 100_000  # a Python literal beyond that is left a string: its parser takes many times the memory
+MAX_DEPTH = 32  # of anyOf in anyOf, beyond which a schema's types are not looked for
 
 
 def function_of(tool: Mapping[str, object]) -> Mapping[str, object]:
@@ -53,16 +55,16 @@ class ToolTypes:
 
 def kinds_of(schema: Schema, root: Schema) -> frozenset[str]:
     """The JSON types that a schema allows, as far as it says. root: what its references point into."""
-    return frozenset(_kinds(schema, root, set()))
+    return frozenset(_kinds(schema, root, set(), MAX_DEPTH))
 
 
-def _kinds(schema: object, root: Schema, seen: set[str]) -> Iterator[str]:
-    if not isinstance(schema, Mapping):
+def _kinds(schema: object, root: Schema, seen: set[str], depth: int) -> Iterator[str]:
+    if not isinstance(schema, Mapping) or depth == 0:
         return
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference not in seen:
         seen.add(reference)
-        yield from _kinds(resolve(reference, root), root, seen)
+        yield from _kinds(resolve(reference, root), root, seen, depth - 1)
     declared = schema.get("type")
     if isinstance(declared, str):
         yield declared
@@ -75,7 +77,7 @@ def _kinds(schema: object, root: Schema, seen: set[str]) -> Iterator[str]:
     for word in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(word)
         for branch in branches if isinstance(branches, list) else []:
-            yield from _kinds(branch, root, seen)
+            yield from _kinds(branch, root, seen, depth - 1)
 
 
 def resolve(reference: str, root: Schema) -> object:
@@ -95,7 +97,7 @@ def kind_of(value: object) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):
-        return "integer" if float(value).is_integer() else "number"
+        return "integer" if isinstance(value, int) or value.is_integer() else "number"
     if isinstance(value, str):
         return "string"
     return "array" if isinstance(value, Sequence) else "object"
@@ -108,10 +110,11 @@ def cast(text: str, kinds: frozenset[str]) -> str:
     stripped = text.strip()
     for value in _readings(stripped, kinds):
         kind = kind_of(value)
-        if kind == "integer" and ("integer" in kinds or "number" in kinds):
-            return json.dumps(int(value) if isinstance(value, int | float) else value)
-        if kind in kinds or (not kinds and kind in ("object", "array")):
-            return json.dumps(value, ensure_ascii=False)
+        with suppress(ValueError):
+            if kind == "integer" and ("integer" in kinds or "number" in kinds):
+                return written_json(int(value) if isinstance(value, float) else value)
+            if kind in kinds or (not kinds and kind in ("object", "array")):
+                return written_json(value)
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -124,11 +127,9 @@ def _readings(text: str, kinds: frozenset[str]) -> Iterator[object]:
         yield word in ("true", "1")
     if "null" in kinds and word in ("null", "none"):
         yield None
-    if text[:1] in ("{", "[", "(") and len(text) <= MAX_LITERAL_CHARS and (not kinds or kinds & {"object", "array"}):
-        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            value = ast.literal_eval(text)
-            json.dumps(value)
-            yield list(value) if isinstance(value, tuple) else value
+    if text[:1] in ("{", "[", "(") and kinds & {"object", "array"}:
+        with suppress(ValueError, RecursionError):
+            yield literal_value(text)
 
 
 def _refuse(name: str) -> object:

@@ -27,6 +27,7 @@ class OutputParser:
         self._steps = steps
         self._num_calls = 0
         self._is_over = False
+        self._advance()  # over what the prompt has begun, which is no part of the answer
 
     @property
     def num_calls(self) -> int:

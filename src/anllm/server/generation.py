@@ -287,7 +287,8 @@ class Generation:
                 self._client.abort((event.request_id,))
         elif isinstance(event, Finished):
             choice.num_cached_tokens = event.num_cached_tokens
-            self._add_text(index, choice, choice.output.finish())
+            is_cut = event.finish_reason is FinishReason.LENGTH
+            self._add_text(index, choice, choice.output.finish(is_cut=is_cut))
             is_stop = event.finish_reason is FinishReason.STOP or choice.output.stopped
             reason = FinishReason.STOP if is_stop and not self._prompts.is_empty else FinishReason.LENGTH
             self._end(event.request_id, reason)

@@ -80,14 +80,14 @@ class ParsedOutput:
             self._num_reasoning_tokens += was_reasoning or self._parser.is_reasoning
         return pieces
 
-    def finish(self) -> list[Piece]:
-        """What is still held back; nothing after a stop string. Call once, at the end."""
+    def finish(self, *, is_cut: bool = False) -> list[Piece]:
+        """What is still held back; nothing after a stop string. Call once, at the end. is_cut: by a limit."""
         if self._stopped:
             return []
         text = self._detokenizer.finish()
         if self._tokens is not None:
             self._tokens.finish(text)
-        pieces = self._parsed([*(self._parser.add(text) if text else ()), *self._parser.finish()])
+        pieces = self._parsed([*(self._parser.add(text) if text else ()), *self._parser.finish(is_cut=is_cut)])
         if not self._stopped:
             pieces += self._released("")
         return pieces

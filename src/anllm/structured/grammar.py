@@ -130,20 +130,22 @@ def around_schemas(lark: str, lenient_lark: str | None = None) -> GrammarSource:
     return GrammarSource(_checked(lark + _SCHEMA_END), lenient_text)
 
 
-def embedded_schema(schema: dict[str, object], *, is_lenient: bool = False) -> str:
+def embedded_schema(schema: dict[str, object], *, is_lenient: bool = False, has_fixed_spacing: bool = False) -> str:
     """`%json {...}`, which stands in a Lark rule for a document that the schema allows. On one line.
 
+    has_fixed_spacing: one space behind each comma and colon, and no other whitespace, as templates write calls.
     schema: went through check_schema. The compiler's options are ours alone: x-guidance of a request does not count.
     Raises ValueError for numbers that JSON does not have.
     """
-    options = {
+    spacing: dict[str, object] = {
         "item_separator": ",",
         "key_separator": ":",
         "whitespace_flexible": True,
         "whitespace_pattern": WHITESPACE,
-        "coerce_one_of": is_lenient,
-        "lenient": is_lenient,
     }
+    if has_fixed_spacing:
+        spacing = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+    options = {**spacing, "coerce_one_of": is_lenient, "lenient": is_lenient}
     document = {**with_disjoint_one_of(schema), "x-guidance": options}
     if not _DRAFTS.fullmatch(str(document.get("$schema"))):
         document.pop("$schema", None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from anllm.errors import InvalidRequestError, ModelError
-from anllm.text.messages import Message, conversations, with_content_parts
+from anllm.text.messages import CALL_FORMS, CallForm, Message, conversations, in_call_form, with_content_parts
 from anllm.text.plain_tools import with_calls_as_text, with_tools_as_text
 from anllm.text.special_tokens import read_json_object, special_token_texts
 
@@ -59,10 +59,10 @@ class ChatTemplate:
         variables = {**self._special_tokens, **template_kwargs, "add_generation_prompt": add_generation_prompt}
         variables["continue_final_message"] = continue_final_message
         variables["tools"] = [dict(tool) for tool in tools] if tools else None
-        if not self._shows_calls:
+        if self._call_form is None:
             messages = with_calls_as_text(messages)
         if tools and not self.shows_tools:
-            messages = with_tools_as_text(messages, tools)
+            messages = with_tools_as_text(messages, tools, tells_form=self._call_form is None)
         return self._render_first_accepted(messages, variables)
 
     @cached_property
@@ -73,16 +73,17 @@ class ChatTemplate:
         return self._shows_probe([user], tools=[{"type": "function", "function": function}])
 
     @cached_property
-    def _shows_calls(self) -> bool:
-        """Whether calls of earlier turns are in the prompt. Templates may raise over a call that they don't like."""
-        function = {"name": PROBE, "arguments": {"x": "y"}}
-        call = {"type": "function", "id": "abcdefghi", "function": function}
+    def _call_form(self) -> CallForm | None:
+        """How the template wants the calls of earlier turns, so that they are in the prompt; None if they never are."""
+        call = {"type": "function", "id": "abcdefghi", "function": {"name": PROBE, "arguments": {"x": "y"}}}
         conversation: list[Message] = [
             {"role": "user", "content": "hi"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": "done", "tool_call_id": "abcdefghi", "name": PROBE},
+            {"role": "tool", "content": "done", "tool_call_id": "abcdefghi"},
         ]
-        return "tool_calls" in self.text and self._shows_probe(conversation)
+        if "tool_calls" not in self.text:
+            return None
+        return next((form for form in CALL_FORMS if self._shows_probe(in_call_form(conversation, form))), None)
 
     def _render_first_accepted(self, messages: Sequence[Mapping[str, object]], variables: dict[str, object]) -> str:
         """Some templates raise at a role or a place that they don't know, others pass over the message."""
@@ -91,6 +92,8 @@ class ChatTemplate:
         first_error: Exception | None = None
         incomplete: str | None = None
         for conversation in forms:
+            if self._call_form is not None:
+                conversation = in_call_form(conversation, self._call_form)
             try:
                 prompt = self._render(
                     with_content_parts(conversation) if self._needs_parts else conversation, variables

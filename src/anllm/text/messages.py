@@ -7,8 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 Message = dict[str, object]
+
+
+class CallForm(NamedTuple):
+    """What a template expects of a message with calls: arguments as JSON text or as an object, and where there is no
+    text besides, null or an empty string."""
+
+    has_text_arguments: bool
+    has_null_content: bool
+
+
+CALL_FORMS = tuple(CallForm(*form) for form in ((False, False), (False, True), (True, False), (True, True)))
 
 
 def conversations(messages: Sequence[Mapping[str, object]], *, keeps_developer: bool) -> Iterator[list[Message]]:
@@ -66,6 +78,25 @@ def parse_arguments(arguments: object) -> object:
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
+
+
+def in_call_form(messages: list[Message], form: CallForm) -> list[Message]:
+    """The messages with their calls in the form that a template takes."""
+    return [_in_call_form(message, form) if message.get("tool_calls") else message for message in messages]
+
+
+def _in_call_form(message: Message, form: CallForm) -> Message:
+    content = None if form.has_null_content and not message["content"] else message["content"]
+    calls = message["tool_calls"]
+    if form.has_text_arguments and isinstance(calls, list):
+        calls = [{**call, "function": _with_text_arguments(call["function"])} for call in calls]
+    return {**message, "content": content, "tool_calls": calls}
+
+
+def _with_text_arguments(function: Mapping[str, object]) -> dict[str, object]:
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**function, "arguments": text}
 
 
 def merge_leading_system(messages: list[Message]) -> list[Message]:

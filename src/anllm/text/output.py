@@ -73,8 +73,9 @@ class TextOutput:
                 self._alignment.add(token_id, logprobs[index], "", self._detokenizer.num_held)
         return self._release("".join(pieces), is_end=self._stopped)
 
-    def finish(self) -> str:
-        """What is still held back; "" after a stop string. Call once, at the end."""
+    def finish(self, *, is_cut: bool = False) -> str:
+        """What is still held back; "" after a stop string. Call once, at the end. is_cut: by a limit, which makes no
+        difference to text."""
         if self._stopped:
             return ""
         text = self._detokenizer.finish()

@@ -17,17 +17,21 @@ _BEFORE = (
     "You can call functions to help with the user's request. Each line between <tools> and </tools> describes one, the "
     "form of its arguments as a JSON schema.\n<tools>\n"
 )
-_BEHIND = (
-    "\n</tools>\nTo call a function, answer with its name and its arguments as JSON between <tool_call> and "
+_BEHIND = "\n</tools>"
+_FORM = (
+    "\nTo call a function, answer with its name and its arguments as JSON between <tool_call> and "
     '</tool_call>:\n<tool_call>\n{"name": "the function\'s name", "arguments": {"an argument": "its value"}}\n'
     "</tool_call>"
 )
 
 
-def with_tools_as_text(messages: Sequence[MessageLike], tools: Sequence[MessageLike]) -> list[MessageLike]:
-    """The messages behind one of the system that describes the tools; joined with a system message that comes first."""
+def with_tools_as_text(
+    messages: Sequence[MessageLike], tools: Sequence[MessageLike], *, tells_form: bool
+) -> list[MessageLike]:
+    """The messages behind one of the system that describes the tools; joined with a system message that comes first.
+    tells_form: for models that have no form of their own for calls."""
     lines = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
-    text = f"{_BEFORE}{chr(10).join(lines)}{_BEHIND}"
+    text = f"{_BEFORE}{chr(10).join(lines)}{_BEHIND}{_FORM if tells_form else ''}"
     first = messages[0] if messages else None
     if first is not None and first["role"] in ("system", "developer"):
         return [{**first, "content": f"{join_content(first.get('content'))}\n\n{text}"}, *messages[1:]]

@@ -74,7 +74,7 @@ class Glm:
         parameters = parameters_rule(
             parameters_of(tool),
             lark,
-            begin=(self._key, f"{self._key_end}{self._line}{self._value}"),
+            begin=lambda name, is_text: f"{self._key}{name}{self._key_end}{self._line}{self._value}",
             end=self._value_end + self._line,
             pads=False,
             without=self._value_ends.texts,

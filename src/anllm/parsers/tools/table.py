@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anllm.parsers.tools.deepseek import DeepSeek
+from anllm.parsers.tools.deepseek import BAR, DeepSeek
 from anllm.parsers.tools.gemma import Gemma
 from anllm.parsers.tools.glm import Glm
 from anllm.parsers.tools.harmony import Harmony
@@ -14,6 +14,7 @@ from anllm.parsers.tools.mistral import Mistral
 from anllm.parsers.tools.pythonic import Pythonic
 from anllm.parsers.tools.tags import TaggedCalls, Tags
 
+DSML = f"{BAR}DSML{BAR}"
 HERMES = JsonObjects("hermes", "<tool_call>", "</tool_call>")
 LLAMA3_JSON = Llama3Json()
 MISTRAL = Mistral(is_list=False)
@@ -62,10 +63,30 @@ MINIMAX_M2 = TaggedCalls(
     ),
 )
 
+DEEPSEEK_V32 = TaggedCalls(
+    "deepseek_v32",
+    Tags(
+        (f"<{DSML}function_calls>", f"</{DSML}function_calls>"),
+        (f"<{DSML}invoke name=", f"</{DSML}invoke>"),
+        (f"<{DSML}parameter name=", f"</{DSML}parameter>"),
+        quote='"',
+        tells_text=True,
+    ),
+)
+MINICPM5 = TaggedCalls(
+    "minicpm5",
+    Tags(("", ""), ("<function name=", "</function>"), ("<param name=", "</param>"), quote='"', takes_cdata=True),
+)
+
+# mlx-lm's names where they differ, as converted checkpoints have them (tool_parser_type).
+MLX_NAMES: dict[str, ToolFormat] = {"function_gemma": FUNCTION_GEMMA, "json_tools": HERMES, "laguna": GLM47}
+
 TOOL_FORMATS: dict[str, ToolFormat] = {
+    **MLX_NAMES,
     "deepseek_r1": DEEPSEEK_V3,
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v31": DEEPSEEK_V31,
+    "deepseek_v32": DEEPSEEK_V32,
     "functiongemma": FUNCTION_GEMMA,
     "gemma4": GEMMA4,
     "glm45": GLM45,
@@ -82,6 +103,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
     "llama4_pythonic": LLAMA4_PYTHONIC,
     "longcat": LONGCAT,
     "mimo": QWEN3_CODER,
+    "minicpm5": MINICPM5,
     "minimax_m2": MINIMAX_M2,
     "mistral": MISTRAL,
     "nemotron_json": NEMOTRON,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from anllm.config import ServerConfig
 from anllm.errors import ContextLengthError, InvalidRequestError
 from anllm.parsers.choose import OutputFormat
-from anllm.parsers.lark import Embed
 from anllm.parsers.stream import OutputParser
 from anllm.server.body import JsonObject
 from anllm.server.chat.protocol import CalledFunction, ChatCompletionRequest, ContentPart, Message, ToolCall
@@ -20,8 +19,7 @@ from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
 from anllm.server.structured import Structure, structure_of
 from anllm.server.validation import invalid, missing, validate
-from anllm.structured.grammar import around_schemas, embedded, embedded_schema
-from anllm.structured.schema import closed
+from anllm.structured.grammar import around_schemas, embedded
 
 _FIELDS_OF_THEIR_OWN = frozenset(  # and no template variables
     {"add_generation_prompt", "continue_final_message", "tools"}
@@ -150,37 +148,20 @@ def _bound(structure: Structure | None, model: LoadedModel, text: str, use: Tool
         token_id = tokenizer.token_id(piece)
         return token_id if token_id in tokenizer.special_token_ids else None
 
-    def around(build: Callable[[Embed], str]) -> Structure:
-        lenient = build(lambda schema: embedded_schema(closed(schema), is_lenient=True)) if use.is_lenient else None
-        source = around_schemas(build(lambda schema: embedded_schema(closed(schema))), lenient)
-        return Structure(source, "functions" if use.is_legacy else "tools")
-
+    param = "functions" if use.is_legacy else "tools"
     if use.min_calls:
-        return around(
-            lambda embed: formats.call_grammar(
-                text,
-                use.callable,
-                min_calls=use.min_calls,
-                max_calls=use.max_calls,
-                special_id=special_id,
-                embed=embed,
-            )
+        calls = formats.call_grammar(
+            text, use.callable, min_calls=use.min_calls, max_calls=use.max_calls, special_id=special_id
         )
+        return Structure(around_schemas(calls), param)
     if structure is not None and (use.callable or formats.splits_answers):
 
         def answer(body: str) -> str:
-            return formats.answer_grammar(
-                text,
-                body,
-                use.callable,
-                max_calls=use.max_calls,
-                special_id=special_id,
-                embed=lambda schema: embedded_schema(closed(schema), is_lenient=use.is_lenient),
-            )
+            return formats.answer_grammar(text, body, use.callable, max_calls=use.max_calls, special_id=special_id)
 
         return replace(structure, source=embedded(structure.source, answer))
     if use.is_bound:
-        return around(lambda embed: formats.free_grammar(text, use.callable, special_id=special_id, embed=embed))
+        return Structure(around_schemas(formats.free_grammar(text, use.callable, special_id=special_id)), param)
     return structure
 
 

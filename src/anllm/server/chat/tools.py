@@ -29,11 +29,6 @@ class ToolUse:
     is_legacy: bool = False
 
     @property
-    def is_lenient(self) -> bool:
-        """Whether what a grammar can't enforce of a schema may be left out."""
-        return not any(_is_strict(tool) for tool in self.callable)
-
-    @property
     def is_bound(self) -> bool:
         """Whether calls have to fit their schemas."""
         return bool(self.callable) and (self.min_calls > 0 or any(_is_strict(tool) for tool in self.callable))
