@@ -119,8 +119,9 @@ class GrammarBuilder:
 
 
 def loose(tool: Tool) -> Tool:
-    """The tool with parameters of the same names and any values, all optional."""
-    return with_parameters(tool, {"properties": {name: {} for name in properties_of(parameters_of(tool))}})
+    """The tool with parameters of the same names and any values, all optional, and any others."""
+    properties: dict[str, object] = {name: {} for name in properties_of(parameters_of(tool))}
+    return with_parameters(tool, {"properties": properties, "additionalProperties": True})
 
 
 def with_parameters(tool: Tool, parameters: Mapping[str, object]) -> Tool:
