@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import httpx
@@ -17,6 +18,8 @@ from anllm.engine.client import EngineState, OnEvent
 from anllm.errors import InvalidRequestError, NotReadyError, QueueFullError
 from anllm.server.app import create_app
 from anllm.server.service import Service
+from anllm.structured.checker import GrammarChecker
+from anllm.structured.vocabulary import Vocabulary
 from anllm.testing.tokenizer import ByteDetokenizer
 
 BOS, EOS = 256, 257
@@ -30,6 +33,7 @@ class FakeTokenizer:
     vocab_size = 258
     bos_token_id: int | None = BOS
     eos_token_ids = frozenset({EOS})
+    special_token_ids = frozenset({BOS, EOS})
     max_token_chars = 1
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -45,8 +49,18 @@ class FakeTokenizer:
     def piece(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("latin-1")
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
+    def token_id(self, piece: str) -> int | None:
+        named = {"<s>": BOS, "</s>": EOS}.get(piece)
+        return ord(piece) if named is None and len(piece) == 1 and ord(piece) < 256 else named
+
+    def detokenizer(self, *, skip_special_tokens: bool = True, kept: Collection[str] = ()) -> ByteDetokenizer:
         return ByteDetokenizer(end="" if skip_special_tokens else "<s>")
+
+
+@cache
+def grammar_checker() -> GrammarChecker:
+    """One for all tests: its process starts with the first grammar, and ends with this one."""
+    return GrammarChecker(Vocabulary.of(FakeTokenizer(), FakeTokenizer.special_token_ids))
 
 
 class FakeTemplate:
@@ -54,6 +68,7 @@ class FakeTemplate:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
+        self.tools: Sequence[Mapping[str, object]] = ()
         self.variables: dict[str, object] = {}
 
     def render(
@@ -63,9 +78,10 @@ class FakeTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, object]] | None = None,
         **variables: object,
     ) -> str:
-        self.messages, self.variables = messages, variables
+        self.messages, self.variables, self.tools = messages, variables, tools or ()
         text = "".join(f"<{m['role']}>{_text(m['content'])}{json.dumps(m.get('tool_calls', ''))}" for m in messages)
         if "REFUSE" in text:
             raise InvalidRequestError("The chat template refuses: no.", param="messages")
@@ -191,6 +207,7 @@ class Server:
         self.service.tokenizer = self.tokenizer
         self.service.chat_template = self.template
         self.service.max_model_len = max_model_len
+        self.service.grammars = grammar_checker()
         self.app = create_app(self.service, config or ServerConfig())
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost:8000")
 

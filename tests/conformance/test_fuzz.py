@@ -23,7 +23,7 @@ EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 ANSWERS = ("Answer", "Choice", "Completion", "Details", "List", "Logprob", "Logprobs", "Message", "Model", "Token")
 
 # Refusals of what a schema can't say: rules between fields, what is not built, and what depends on the model.
-DOCUMENTED = {None, "unsupported_parameter", "unsupported_value", "context_length_exceeded"}
+DOCUMENTED = {None, "invalid_grammar", "unsupported_parameter", "unsupported_value", "context_length_exceeded"}
 
 
 def document_of(server: Server) -> dict[str, Any]:

@@ -70,7 +70,42 @@ SHARED = [
     ("min_tokens_negative", {"min_tokens": -1}, "min_tokens", "integer_below_min_value"),
     ("skip_special_number", {"skip_special_tokens": 0}, "skip_special_tokens", "invalid_type"),
     ("keep_stop_string", {"include_stop_str_in_output": "true"}, "include_stop_str_in_output", "invalid_type"),
-    ("guided_json_not_built", {"guided_json": {}}, "guided_json", "unsupported_parameter"),
+    ("guided_json_no_schema", {"guided_json": {"type": "strin"}}, "guided_json", "invalid_grammar"),
+    ("guided_json_text", {"guided_json": "{"}, "guided_json", "invalid_value"),
+    ("guided_choice_empty", {"guided_choice": []}, "guided_choice", "invalid_grammar"),
+    ("F_9_regex", {"guided_regex": "(["}, "guided_regex", "invalid_grammar"),
+    ("F_9_grammar", {"guided_grammar": "start: ("}, "guided_grammar", "invalid_grammar"),
+    ("F_9_gbnf", {"guided_grammar": 'root ::= "a" b'}, "guided_grammar", "invalid_grammar"),
+    ("structured_nothing", {"structured_outputs": {}}, "structured_outputs", None),
+    ("structured_two", {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", None),
+    ("structured_regex", {"structured_outputs": {"regex": "(["}}, "structured_outputs.regex", "invalid_grammar"),
+    ("structured_tag", {"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", None),
+    ("two_forms", {"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", None),
+    ("form_and_allowed", {"guided_regex": "a", "allowed_token_ids": [97]}, "allowed_token_ids", None),
+    ("F_9_type", {"response_format": {"type": "yaml"}}, "response_format.type", "invalid_value"),
+    (
+        "F_9_enum",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": []}}}},
+        "response_format",
+        "invalid_grammar",
+    ),
+    (
+        "F_9_null",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": None}}},
+        "response_format.json_schema.schema",
+        "invalid_type",
+    ),
+    (
+        "strict_unsupported",
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "strict": True, "schema": {"not": {"type": "string"}}},
+            }
+        },
+        "response_format",
+        "invalid_grammar",
+    ),
     ("stop_token_id_outside", {"stop_token_ids": [258]}, "stop_token_ids[0]", "invalid_value"),
     ("stop_token_id_bool", {"stop_token_ids": [True]}, "stop_token_ids[0]", "invalid_type"),
     ("allowed_token_id_outside", {"allowed_token_ids": [5, -1]}, "allowed_token_ids[1]", "invalid_value"),
@@ -179,7 +214,6 @@ CHAT_ONLY = [
         "response_format.json_schema.schema",
         "invalid_type",
     ),
-    ("json_object_not_built", {"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
     ("C049_no_function", {"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
     (
         "C049_no_name",
@@ -200,7 +234,45 @@ CHAT_ONLY = [
         "invalid_value",
     ),
     ("tools_custom", {"tools": [{"type": "custom", "function": {"name": "x"}}]}, "tools[0].type", "invalid_value"),
-    ("tools_not_built", {"tools": [TOOL]}, "tools", "unsupported_parameter"),
+    ("F_7_tools_twice", {"tools": [TOOL, TOOL]}, "tools[1].function.name", "invalid_value"),
+    ("tools_and_functions", {"tools": [TOOL], "functions": [{"name": "f"}]}, "functions", None),
+    (
+        "F_8_forced_schema",
+        {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "strin"}}}],
+            "tool_choice": "required",
+        },
+        "tools[0].function.parameters",
+        "invalid_grammar",
+    ),
+    (
+        "F_8_strict_reference",
+        {
+            "tools": [
+                {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"$ref": "#/$defs/x"}}}
+            ]
+        },
+        "tools",
+        "invalid_grammar",
+    ),
+    (
+        "allowed_unknown",
+        {
+            "tools": [TOOL],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "nope"}}]},
+            },
+        },
+        "tool_choice",
+        "invalid_value",
+    ),
+    (
+        "allowed_mode",
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "x", "tools": []}}},
+        "tool_choice.allowed_tools.mode",
+        "invalid_value",
+    ),
     ("C050_bogus", {"tools": [TOOL], "tool_choice": "bogus"}, "tool_choice", "invalid_value"),
     (
         "C050_other_tool",
@@ -223,9 +295,9 @@ CHAT_ONLY = [
         "missing_required_parameter",
     ),
     ("F_2_type", {"tools": [TOOL], "tool_choice": {"type": "x"}}, "tool_choice.type", "invalid_value"),
-    ("required_not_built", {"tools": [TOOL], "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
-    ("functions_not_built", {"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
-    ("function_call_not_built", {"function_call": {"name": "f"}}, "function_call", "unsupported_parameter"),
+    ("function_bad_name", {"functions": [{"name": "f!"}]}, "functions[0].name", "invalid_value"),
+    ("function_call_unknown", {"function_call": {"name": "f"}}, "function_call", "invalid_value"),
+    ("function_call_word", {"functions": [{"name": "f"}], "function_call": "must"}, "function_call", "invalid_value"),
     ("C052_metadata", {"metadata": "x"}, "metadata", "invalid_type"),
     ("C053_service_tier", {"service_tier": "bogus"}, "service_tier", "invalid_value"),
     ("kwargs_tools", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", None),

@@ -52,11 +52,25 @@ class RankedToken(BaseModel):
 PromptLogprobs = list[dict[str, RankedToken] | None]
 
 
+class CalledFunctionAnswer(BaseModel):
+    name: str
+    arguments: str
+
+
+class ToolCallAnswer(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionAnswer
+
+
 class AssistantMessage(BaseModel):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
     annotations: Annotated[list[dict[str, object]], Field(max_length=0)]
+    reasoning_content: str = ""
+    tool_calls: Annotated[list[ToolCallAnswer], Field(min_length=1)] = []
+    function_call: CalledFunctionAnswer = CalledFunctionAnswer(name="", arguments="")
 
 
 class LikelyToken(BaseModel):
@@ -78,7 +92,7 @@ class ChatChoice(BaseModel):
     index: Count
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     token_ids: list[Count] = []
 
 

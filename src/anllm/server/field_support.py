@@ -59,7 +59,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "logits_processors": ([],),
 }
 NEUTRAL_TOKENIZE_VALUES: Mapping[str, tuple[object, ...]] = {
-    "tools": ([],),
     "chat_template": (),
 }
 NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {

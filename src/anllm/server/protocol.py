@@ -36,6 +36,7 @@ FIRST_FAULT_ONLY = Field(fail_fast=True)  # one malformed body must not give meg
 String = Annotated[str, AS_STRING]
 StringOrObject = Annotated[String | Annotated[dict[str, object], AS_OBJECT], STRING_OR_OBJECT]
 Strings = Annotated[list[str], FIRST_FAULT_ONLY]
+Choices = Annotated[Strings, WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 1})]
 Integer = Annotated[int, INTEGRAL]
 Count = Annotated[int, Field(ge=0), INTEGRAL]
 PositiveInteger = Annotated[int, Field(ge=1), INTEGRAL]
@@ -106,7 +107,7 @@ class StructuredOutputs(RequestModel):
 
     json_value: Annotated[StringOrObject | None, Field(alias="json")] = None
     regex: str | None = None
-    choice: Strings | None = None
+    choice: Choices | None = None
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: object | None = None
@@ -147,7 +148,7 @@ class GenerationRequest(RequestModel):
     structured_outputs: StructuredOutputs | None = None
     guided_json: StringOrObject | None = None
     guided_regex: str | None = None
-    guided_choice: Strings | None = None
+    guided_choice: Choices | None = None
     guided_grammar: str | None = None
 
 

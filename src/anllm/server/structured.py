@@ -77,6 +77,7 @@ async def bind(prompts: Prompts, structure: Structure | None, checker: GrammarCh
 def named(error: GrammarError, param: str) -> GrammarError:
     """The error with the field that the grammar comes from."""
     error.param = param
+    error.message = f"Invalid '{param}': {error.message[0].lower()}{error.message[1:]}"
     return error
 
 
@@ -114,7 +115,7 @@ def _of_structured_outputs(wanted: StructuredOutputs | None) -> Structure | None
     ]
     if len(found) != 1:
         rule = f"must have exactly one of json, regex, choice, grammar and json_object, got {len(found)}"
-        raise invalid("structured_outputs", rule)
+        raise invalid("structured_outputs", rule, None)
     return found[0]
 
 

@@ -116,7 +116,32 @@ ToolChoice = Annotated[
                 },
                 {
                     "type": "object",
-                    "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": {"type": "object"}},
+                    "properties": {
+                        "type": {"const": "allowed_tools"},
+                        "allowed_tools": {
+                            "type": "object",
+                            "properties": {
+                                "mode": {"enum": ["auto", "required"]},
+                                "tools": {
+                                    "type": "array",
+                                    "minItems": 1,
+                                    "items": {
+                                        "type": "object",
+                                        "properties": {
+                                            "type": {"const": "function"},
+                                            "function": {
+                                                "type": "object",
+                                                "properties": {"name": {"type": "string"}},
+                                                "required": ["name"],
+                                            },
+                                        },
+                                        "required": ["type", "function"],
+                                    },
+                                },
+                            },
+                            "required": ["mode", "tools"],
+                        },
+                    },
                     "required": ["type", "allowed_tools"],
                 },
             ]

@@ -41,7 +41,7 @@ def tool_use(request: ChatCompletionRequest) -> ToolUse:
         return _legacy_use(request)
     functions = [tool.function for tool in request.tools or ()]
     _check_names(functions, "tools", "function.")
-    offered = tuple(map(_plain, functions))
+    offered = tuple(map(plain_tool, functions))
     allowed, min_calls = _chosen(request, {function.name for function in functions})
     callable_ = tuple(tool for tool in offered if name_of(tool) in allowed)
     use = ToolUse(offered, callable_, min_calls, 1 if request.parallel_tool_calls is False else None)
@@ -57,7 +57,7 @@ def name_of(tool: Tool) -> str:
 def _legacy_use(request: ChatCompletionRequest) -> ToolUse:
     functions = list(request.functions or ())
     _check_names(functions, "functions", "")
-    offered = tuple(map(_plain, functions))
+    offered = tuple(map(plain_tool, functions))
     names = {function.name for function in functions}
     choice = request.function_call
     if choice is None or choice == "auto":
@@ -153,7 +153,7 @@ def _check_schemas(use: ToolUse, param: str, path: str) -> None:
                 raise named(error, f"{param}[{index}].{path}parameters") from error
 
 
-def _plain(function: Function) -> Tool:
+def plain_tool(function: Function) -> Tool:
     """As the client sent it, nulls left out, for templates that write it as JSON."""
     optional = {
         "description": function.description,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anllm.server.body import JsonObject
 from anllm.server.chat.convert import render_messages
+from anllm.server.chat.tools import plain_tool
 from anllm.server.convert import check_model, check_token_id
 from anllm.server.field_support import NEUTRAL_TOKENIZE_VALUES, refuse_unsupported
 from anllm.server.service import LoadedModel
@@ -49,11 +50,12 @@ def _token_ids(request: TokenizeRequest, model: LoadedModel) -> list[int]:
             request.chat_template_kwargs or {},
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
+            tools=[plain_tool(tool.function) for tool in request.tools or ()],
         )
         return model.tokenizer.encode(text, add_special_tokens=bool(request.add_special_tokens))
     if request.prompt is None:
         raise missing("prompt")
-    for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+    for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"):
         if getattr(request, name) is not None:
             raise invalid(name, "is only allowed with 'messages'", None)
     return model.tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens is not False)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from anllm.server.chat.protocol import Message
-from anllm.server.protocol import Object, RequestModel, TokenId
+from anllm.server.chat.protocol import Message, Tool
+from anllm.server.protocol import FIRST_FAULT_ONLY, Object, RequestModel, TokenId
 
 _NULL = {"type": "null"}
 _EITHER: dict[str, Any] = {  # convert.py looks at it
@@ -20,6 +20,7 @@ _EITHER: dict[str, Any] = {  # convert.py looks at it
                 "add_generation_prompt": _NULL,
                 "continue_final_message": _NULL,
                 "chat_template_kwargs": _NULL,
+                "tools": _NULL,
             },
         },
         {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": _NULL}},
@@ -39,6 +40,7 @@ class TokenizeRequest(RequestModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
+    tools: Annotated[list[Tool], FIRST_FAULT_ONLY] | None = None
     return_token_strs: bool | None = None
 
 
