@@ -1,9 +1,11 @@
 """The engine alone, without HTTP: output tokens/s, step times and peak memory under closed-loop loads.
 
     python benchmarks/offline.py --model FOLDER --streams 1,8,32 --prompt 128 --output 128
+    python benchmarks/offline.py --model FOLDER --streams 32 --bound 0,0.25,0,0.25
 
 Prints one JSON line a load. Each load runs `rounds` requests a stream; a stream sends its next request when its last
 one has ended. The lengths are exact; with --spread they are drawn from a lognormal distribution with that mean.
+With --bound, that share of the requests is held to a JSON schema whose documents never end, so that lengths stay exact.
 """
 
 from __future__ import annotations
@@ -25,6 +27,28 @@ from anllm.core.request import SamplingParams
 from anllm.engine.driver import EngineDriver, Status
 from anllm.runner.build import RunnerSettings, build_runner
 from anllm.store.cache import cache_folder
+from anllm.structured.grammar import json_schema
+from anllm.worker import mask_maker
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "colour": {"enum": ["red", "green", "blue", "none of these"]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 5},
+        "address": {"anyOf": [{"$ref": "#/$defs/address"}, {"type": "null"}]},
+    },
+    "required": ["name", "age", "colour", "tags", "address"],
+    "additionalProperties": False,
+}
+ADDRESS = {
+    "type": "object",
+    "properties": {"street": {"type": "string"}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"}},
+    "required": ["street", "zip"],
+    "additionalProperties": False,
+}
+PERSONS = {"type": "array", "items": PERSON, "minItems": 10_000, "$defs": {"address": ADDRESS}}
 
 
 @dataclass
@@ -46,15 +70,21 @@ def lengths(rng: random.Random, mean: int, spread: float) -> int:
     return max(1, min(8 * mean, round(rng.lognormvariate(math.log(mean) - spread**2 / 2, spread))))
 
 
-def run(driver: EngineDriver, load: Load, rng: random.Random, params: dict[str, Any]) -> float:
-    """Seconds until every request has ended."""
+def run(driver: EngineDriver, load: Load, rng: random.Random, params: dict[str, Any], bound: float = 0.0) -> float:
+    """Seconds until every request has ended. bound: the share of requests with a grammar."""
+    grammar = json_schema(PERSONS, strict=True).text
+    num_sent = 0
     vocab = driver.info.vocab_size
     open_requests: dict[int, tuple[float, bool]] = {}
 
     def submit() -> None:
+        nonlocal num_sent
         prompt, output = load.waiting.pop()
+        is_bound = int((num_sent + 1) * bound) > int(num_sent * bound)
+        num_sent += 1
         token_ids = [rng.randrange(3, vocab) for _ in range(prompt)]
-        sampling = SamplingParams(max_tokens=output, ignore_eos=True, **params)
+        chosen = {"grammar": grammar} if is_bound else {}
+        sampling = SamplingParams(max_tokens=output, ignore_eos=True, **chosen, **params)
         open_requests[driver.submit(token_ids, sampling)] = (time.perf_counter(), False)
         load.prompt_tokens += prompt
 
@@ -93,6 +123,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--bound", default="0", help="share of the requests held to a JSON schema; several, in turn")
     parser.add_argument("--weights", default="auto", choices=[w.value for w in Weights])
     parser.add_argument("--execution", default="auto", choices=[e.value for e in Execution])
     parser.add_argument("--seed", type=int, default=0)
@@ -101,23 +132,26 @@ def main() -> None:
     model = ModelConfig(weights=Weights(options.weights), execution=Execution(options.execution))
     settings = RunnerSettings(options.model, (), model, CacheConfig(), scheduler)
     about = describe()
-    with EngineDriver(lambda: build_runner(settings, cache_folder(None)), scheduler) as driver:
+    masks = mask_maker(options.model)
+    with EngineDriver(lambda: build_runner(settings, cache_folder(None)), scheduler, masks) as driver:
         info = driver.info
-        for num_streams in map(int, options.streams.split(",")):
+        loads = [(int(n), float(bound)) for n in options.streams.split(",") for bound in options.bound.split(",")]
+        for num_streams, bound in loads:
             rng = random.Random(options.seed)
             mix = [
                 (lengths(rng, options.prompt, options.spread), lengths(rng, options.output, options.spread))
                 for _ in range(num_streams * options.rounds)
             ]
             params = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
-            run(driver, Load(num_streams, [(options.prompt, 8)] * num_streams), rng, params)  # warm-up
+            run(driver, Load(num_streams, [(options.prompt, 8)] * num_streams), rng, params, bound)  # warm-up
             load = Load(num_streams, mix)
-            wall_s = run(driver, load, rng, params)
+            wall_s = run(driver, load, rng, params, bound)
             result = {
                 "streams": num_streams,
                 "prompt": options.prompt,
                 "output": options.output,
                 "spread": options.spread,
+                "bound": bound,
                 "output_tok_s": round(load.output_tokens / wall_s, 1),
                 "total_tok_s": round((load.output_tokens + load.prompt_tokens) / wall_s, 1),
                 "wall_s": round(wall_s, 2),

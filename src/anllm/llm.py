@@ -26,6 +26,7 @@ from anllm.text.generation_config import load_sampling_defaults
 from anllm.text.interface import Tokenizer
 from anllm.text.output import TextOutput
 from anllm.text.tokenizer import load_tokenizer
+from anllm.worker import mask_maker
 
 
 class Engine(EngineDriver):
@@ -51,7 +52,7 @@ class Engine(EngineDriver):
         settings = RunnerSettings(
             folder, eos_token_ids, model_config or ModelConfig(model=model), cache or CacheConfig(), scheduler
         )
-        super().__init__(runner_factory(settings), scheduler)
+        super().__init__(runner_factory(settings), scheduler, mask_maker(folder))
 
 
 @dataclass(frozen=True, slots=True)

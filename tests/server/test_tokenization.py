@@ -22,6 +22,9 @@ async def test_a_text_gets_the_special_tokens_and_can_do_without(server: Server)
     assert bare.json()["tokens"] == expected[1:]
 
 
+PING = {"type": "function", "function": {"name": "ping"}}
+
+
 async def test_messages_go_through_the_template_without_further_special_tokens(server: Server) -> None:
     body = {"messages": MESSAGES, "chat_template_kwargs": {"enable_thinking": False}}
     text = bytes((await server.post("/tokenize", body)).json()["tokens"]).decode()
@@ -31,6 +34,11 @@ async def test_messages_go_through_the_template_without_further_special_tokens(s
     assert bytes(shorter.json()["tokens"]).decode() == '<user>hi""'
     special = await server.post("/tokenize", {"messages": MESSAGES, "add_special_tokens": True})
     assert special.json()["tokens"][0] == BOS
+
+
+async def test_tools_go_to_the_template(server: Server) -> None:
+    assert (await server.post("/tokenize", {"messages": MESSAGES, "tools": [PING]})).status_code == 200
+    assert server.template.tools == [PING]
 
 
 async def test_the_tokens_of_a_chat_are_those_that_its_answer_counts(server: Server) -> None:
@@ -64,7 +72,8 @@ async def test_there_and_back(server: Server) -> None:
         ("/tokenize", {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
         ("/tokenize", {"prompt": "a", "add_generation_prompt": False}, 400, "add_generation_prompt"),
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"tools": []}}, 400, "chat_template_kwargs"),
-        ("/tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}, 400, "tools"),
+        ("/tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}, 400, "tools[0].function"),
+        ("/tokenize", {"prompt": "a", "tools": [PING]}, 400, "tools"),
         ("/tokenize", {"prompt": "a", "continue_final_message": True}, 400, "continue_final_message"),
         ("/tokenize", {"messages": MESSAGES, "chat_template": "x"}, 400, "chat_template"),
         ("/tokenize", {"model": "other", "prompt": "a"}, 404, ...),

@@ -148,6 +148,17 @@ ToolChoice = Annotated[
         }
     ),
 ]
+FunctionCall = Annotated[
+    StringOrObject,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["none", "auto"]},
+                {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+            ]
+        }
+    ),
+]
 Modality = Annotated[str, WithJsonSchema({"const": "text"})]
 
 
@@ -157,7 +168,7 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[Function], FIRST_FAULT_ONLY] | None = None
-    function_call: StringOrObject | None = None
+    function_call: FunctionCall | None = None
     max_completion_tokens: PositiveInteger | None = None
     max_tokens: PositiveInteger | None = None
     logprobs: bool | None = None
