@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -156,6 +157,8 @@ def serve_socket(
         return 1
     loop = EngineLoop(runner, config, emit, masks=make_masks(runner.info))
     emit(runner.info)
+    gc.collect()
+    gc.freeze()  # what stays for good; looking through all of it would hold up a step
     for is_idle in drive(loop):
         if is_idle and not socket.poll(int(REST_AFTER_S * 1000)):
             loop.rest()

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingParams
-from anllm.core.step import InFlight, Masks, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
+from anllm.core.step import InFlight, Masks, MasksLater, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
 from anllm.errors import ModelError
 from anllm.kvcache.pool import SMALLEST_CAPACITY
 from anllm.runner.backends import Backend
@@ -65,9 +65,10 @@ class ModelRunner:
         """Where tokens are sampled on the device, and the model's call can take them from there."""
         return isinstance(self._sampler, DeviceSampler) and isinstance(self._forward, FlattenedForward)
 
-    def submit(self, plan: StepPlan) -> InFlight:
+    def submit(self, plan: StepPlan, masks: MasksLater | None = None) -> InFlight:
         if self.runs_ahead:
-            return self._begin(plan)
+            return self._begin(plan, masks)
+        assert masks is None  # for those who run ahead
         if plan.needs_masks:
             return self._begin_forward(plan)
         return _Done(self.run(plan))
@@ -91,8 +92,8 @@ class ModelRunner:
         rows = [s for s in plan.scheduled if s.sample]
         return self._sampler.draw(logits, rows, [self._seen.of(row) for row in rows], masks)
 
-    def _begin(self, plan: StepPlan) -> InFlight:
-        """Submit the whole step, sampling included unless it needs masks, and wait for nothing."""
+    def _begin(self, plan: StepPlan, masks: MasksLater | None) -> InFlight:
+        """Submit the whole step, sampling included unless it needs masks that are not there, and wait for nothing."""
         assert isinstance(self._forward, FlattenedForward)
         assert isinstance(self._sampler, DeviceSampler)
         if any(s.params.has_penalties for s in plan.scheduled):
@@ -102,10 +103,10 @@ class ModelRunner:
         if logits is None:
             mx.async_eval(touched)
             return _Computing(None, None)
-        if plan.needs_masks:
+        if plan.needs_masks and masks is None:
             mx.async_eval(logits, *touched)
             return _Undrawn(lambda masks: self._begin_drawing(logits, plan, masks))
-        return self._begin_drawing(logits, plan, {}, touched)
+        return self._begin_drawing(logits, plan, masks() if masks else {}, touched)
 
     def _begin_forward(self, plan: StepPlan) -> InFlight:
         """The plain way for a plan that needs masks: the model computes on MLX's thread while they are made on ours."""
@@ -138,7 +139,7 @@ class ModelRunner:
 
     def _warm_up(self, prefill_tokens: int) -> int:
         """Run a prompt and a decode step, so that the first request does not pay for compiling. Returns the working
-        memory in bytes that the largest step is expected to take, by what the second prompt took.
+        memory in bytes that the largest step is expected to take, by what a second prompt and one half as long took.
 
         The one slot that this needs stays as it is until the pool's first resize.
         """
@@ -147,13 +148,18 @@ class ModelRunner:
         prompt = ScheduledSequence(0, slot, 0, (0,) * num_tokens, True, 0, params)
         self.run(StepPlan((prompt,), resizes=(SlabResize(SMALLEST_CAPACITY, 1),)))
         self.run(StepPlan((ScheduledSequence(0, slot, num_tokens, (0,), True, 1, params),)))
+        half = replace(prompt, token_ids=prompt.token_ids[: max(num_tokens // 2, 1)])
+        some, more = self._working_bytes(half), self._working_bytes(prompt)
+        per_token = max(more - some, 0) / max(num_tokens - num_tokens // 2, 1)
+        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
+            self._warm_up_ragged()
+        return max(int(more + 2 * per_token * prefill_tokens), MIN_WORKING_BYTES)
+
+    def _working_bytes(self, prompt: ScheduledSequence) -> int:
         before = mx.get_active_memory()
         mx.reset_peak_memory()
         self.run(StepPlan((prompt,)))
-        per_token = (mx.get_peak_memory() - before) / num_tokens
-        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
-            self._warm_up_ragged()
-        return max(int(2 * per_token * prefill_tokens), MIN_WORKING_BYTES)
+        return mx.get_peak_memory() - before
 
     def _warm_up_ragged(self) -> None:
         """The ragged kernels are compiled for one size class or several, and for near tokens or far ones."""

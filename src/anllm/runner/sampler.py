@@ -250,8 +250,11 @@ class DeviceSampler:
             logits = self._only(mx.array(stacked), listed, logits)
         bound = [i for i, row in enumerate(rows) if row.request_id in masks]
         if bound:
-            packed = np.stack([np.frombuffer(masks[rows[i].request_id], np.uint8) for i in bound])
-            logits = self._only(unpacked(mx.array(packed))[:, : logits.shape[-1]], bound, logits)
+            packed = np.full((len(rows), len(masks[rows[bound[0]].request_id])), 0xFF, np.uint8)
+            for i in bound:
+                packed[i] = np.frombuffer(masks[rows[i].request_id], np.uint8)
+            whole_bytes = 8 * packed.shape[1] == logits.shape[-1]
+            logits = (masked if whole_bytes else masked_in_part)(logits, mx.array(packed))
         penalised = [i for i, one in enumerate(seen) if one is not None]
         if penalised:
             logits = self._penalised(logits, penalised, rows, [one for one in seen if one is not None])
@@ -320,8 +323,15 @@ class DeviceSampler:
         return mx.where((weights >= low) | (top_p >= 1), weights, 0)
 
 
-def unpacked(packed: mx.array) -> mx.array:
-    """uint8 [rows, n] -> bool [rows, 8 n], the lowest bit of each byte first. Packed, a mask is an eighth of what would
-    have to go to the device."""
+def masked_in_part(logits: mx.array, packed: mx.array) -> mx.array:
+    """Logits [rows, vocab], minus infinity where the token's bit is not set. packed: uint8 [rows, n], the lowest bit of
+    each byte first, 8 n at least vocab."""
     bits = (packed[:, :, None] >> mx.arange(8, dtype=mx.uint8)) & 1
-    return bits.reshape(packed.shape[0], -1).astype(mx.bool_)
+    return mx.where(bits.reshape(len(packed), -1)[:, : logits.shape[-1]] != 0, logits, -mx.inf)
+
+
+@mx.compile
+def masked(logits: mx.array, packed: mx.array) -> mx.array:
+    """The same where vocab is 8 n: in one operation, since each costs the host time."""
+    bits = (packed[:, :, None] >> mx.arange(8, dtype=mx.uint8)) & 1
+    return mx.where(bits != 0, logits.reshape(*packed.shape, 8), -mx.inf).reshape(logits.shape)
