@@ -17,9 +17,8 @@ def reads(order: ReadOrder, *, host_is_limit: bool, number: int = 1) -> list[boo
 
 def test_where_the_host_is_the_limit_the_step_before_is_read_first_soon_and_for_good() -> None:
     order = ReadOrder()
-    assert reads(order, host_is_limit=True, number=500) == [False] * FIRST_PROBE_AFTER + [True] * (
-        500 - FIRST_PROBE_AFTER
-    )
+    assert reads(order, host_is_limit=True, number=FIRST_PROBE_AFTER) == [False] * FIRST_PROBE_AFTER
+    assert reads(order, host_is_limit=True, number=500) == [True] * 500
 
 
 def test_where_the_device_is_the_limit_that_is_tried_now_and_then_and_left_at_once() -> None:

@@ -12,8 +12,9 @@ from anllm.core.request import SamplingParams
 from anllm.core.step import ScheduledSequence, SlabResize, Slot, StepPlan
 from anllm.runner import replay
 from anllm.runner.attention import StepLayout
+from anllm.runner.flattened import FlattenedForward
 from anllm.runner.kv_store import KVStore, LayerShape
-from anllm.runner.replay import DecodeReplay
+from anllm.runner.replay import DecodeReplay, recorded_size
 
 pytestmark = pytest.mark.mlx
 CAPACITIES = (256, 512)
@@ -159,3 +160,41 @@ def test_only_steps_of_decode_rows_count_as_such() -> None:
     prompt = ScheduledSequence(1, Slot(256, 1), 0, (7, 8), True, 0, SamplingParams())
     assert StepLayout(StepPlan((row,))).is_decode
     assert not StepLayout(StepPlan((row, prompt))).is_decode
+
+
+class FakeHead:
+    """Of a model that puts out each token and its position."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def everywhere(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        self.sizes.append(tokens.shape[0])
+        cache[0].layout.written = tokens.sum()
+        return mx.concatenate([tokens, cache[0].offset[:, None]], axis=1).astype(mx.float32)[:, None]
+
+    def __call__(self, tokens: mx.array, cache: list[Any], batch: list[int], time: list[int]) -> mx.array:
+        return self.everywhere(tokens, cache)[mx.array(batch), mx.array(time)]
+
+
+def test_steps_are_filled_up_to_sizes_that_are_recorded_and_nobody_sees_it() -> None:
+    head = FakeHead()
+    forward = FlattenedForward(head, store(), None, is_ragged=True, is_replayed=True)  # type: ignore[arg-type]
+    for num_rows in (6, 5, 7, 8, 5):
+        places = [(256, i, 10 + i) for i in range(4)] + [(512, i, 20 + i) for i in range(num_rows - 4)]
+        rows = [
+            ScheduledSequence(i, Slot(capacity, slot), position, (50 + i,), True, 1, SamplingParams(), 3)
+            for i, (capacity, slot, position) in enumerate(places)
+        ]
+        logits, _ = forward.begin(StepPlan(tuple(rows)))
+        assert logits is not None
+        assert logits.tolist() == [[50 + i, position] for i, (_, _, position) in enumerate(places)]
+    assert head.sizes == [8, 8]  # plain, recorded, and then done without
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 8), (8, 8), (29, 32), (33, 40), (65, 72), (129, 144)]
+)
+def test_sizes_that_are_recorded_are_few_and_not_much_larger(rows: int, size: int) -> None:
+    assert recorded_size(rows) == size
+    assert len({recorded_size(n) for n in range(1, 257)}) < 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from anllm.core.step import PENDING, StepPlan
 from anllm.runner.attention import FlatCache, Kernels, StepLayout
 from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore
-from anllm.runner.replay import DecodeReplay
+from anllm.runner.replay import DecodeReplay, recorded_size
 
 
 class SampledTokens:
@@ -67,15 +68,26 @@ class FlattenedForward:
         """As logits(), but nothing is evaluated: the logits, and the slabs that the step writes to. PENDING tokens are
         those of `last`."""
         self._store.apply(plan.resizes, plan.copies)
+        num_rows, plan = len(plan.scheduled), self._padded(plan)
         layout = StepLayout(plan, is_ragged=self.is_ragged)
         tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)
         logits = self._replayed(tokens, layout)
         if logits is None:
             logits = self._called(tokens, layout)
+        if num_rows < len(plan.scheduled) and logits is not None:
+            logits = logits[:num_rows]
         touched = self._store.arrays(layout.capacities)
         if layout.written is not None:
             touched.append(layout.written)
         return logits, touched
+
+    def _padded(self, plan: StepPlan) -> StepPlan:
+        """A plan of decode rows with the last one repeated, up to a size that is recorded. It then writes the same K/V
+        to the same place more than once."""
+        if self._replay is None or not plan.scheduled[-1].is_decode:
+            return plan
+        missing = recorded_size(len(plan.scheduled)) - len(plan.scheduled)
+        return replace(plan, scheduled=plan.scheduled + plan.scheduled[-1:] * missing) if missing else plan
 
     def _replayed(self, tokens: mx.array, layout: StepLayout) -> mx.array | None:
         """None where the step is not of a kind that is recorded."""

@@ -23,6 +23,12 @@ MAX_RECORDS = 256  # each some hundred kilobytes of the host's memory
 SINGLE = 1  # tokens of a group: decode rows have the same groups whatever the most is that a kernel takes
 
 
+def recorded_size(num_rows: int) -> int:
+    """As many rows, or some more, so that steps are of few kinds: a record costs more than one step gains."""
+    step = 1 if num_rows <= 4 else 4 if num_rows <= 32 else 8 if num_rows <= 128 else 16
+    return -(-num_rows // step) * step
+
+
 class RecordedRows(RaggedRows):
     """Decode rows whose places are arrays that are not known yet."""
 
