@@ -16,7 +16,6 @@ from anllm.core.events import Abort, Add, Failed, StepEvents
 from anllm.core.request import Request
 from anllm.core.step import StepPlan
 from anllm.engine.loop import EngineLoop
-from anllm.engine.read_order import ReadOrder
 from anllm.structured.grammar import choice, json_schema, regex
 from anllm.structured.state import GrammarState, MaskComputer
 from anllm.structured.vocabulary import Vocabulary
@@ -35,40 +34,24 @@ WORDS = choice(["yes", "no", "yesterday"]).text
 VOCABULARY = Vocabulary.of(ByteTokenizer(), {EOS})
 
 
-class Behind(ReadOrder):
-    """Always reads the step before first."""
-
-    reads_first = True
-
-
-class Ahead(ReadOrder):
-    """Never does."""
-
-    reads_first = False
-
-
-ORDERS = {"plain": (False, Ahead), "ahead": (True, Ahead), "behind": (True, Behind)}
-in_each_order = pytest.mark.parametrize("order", ORDERS)
-
-
 class Run:
     """An engine loop by hand. `tokens`, `ends` and `failures` are what came out for each request."""
 
     def __init__(
         self,
         *,
-        order: str = "ahead",
+        runs_ahead: bool = True,
         masks: MaskComputer | None = None,
         kv_budget_tokens: int = 1 << 20,
+        before_run: object = None,
         **config: int,
     ) -> None:
-        runs_ahead, kind = ORDERS[order]
         self.runner = FakeRunner(letters_and_ends, kv_budget_tokens=kv_budget_tokens, runs_ahead=runs_ahead)
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, str] = {}
         self.failures: dict[int, Failed] = {}
         computer = masks or MaskComputer(VOCABULARY)
-        self.loop = EngineLoop(self.runner, SchedulerConfig(**config), self._collect, FakeClock(), computer, kind())
+        self.loop = EngineLoop(self.runner, SchedulerConfig(**config), self._collect, FakeClock(), computer)
 
     def _collect(self, events: StepEvents) -> None:
         for tokens in events.tokens:
@@ -88,6 +71,7 @@ class Run:
                 break
             self.loop.scheduler.check_integrity()
         assert not self.loop.scheduler.has_work
+        self.loop.close()
 
     def text(self, request_id: int) -> str:
         return bytes(token for token in self.tokens[request_id] if token != EOS).decode()
@@ -109,9 +93,9 @@ def bound_alone(request: Request) -> list[int]:
     return outputs
 
 
-@in_each_order
-def test_a_bound_answer_is_a_document_of_its_schema_and_ends_with_it(order: str) -> None:
-    run = Run(order=order)
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_a_bound_answer_is_a_document_of_its_schema_and_ends_with_it(runs_ahead: bool) -> None:
+    run = Run(runs_ahead=runs_ahead)
     run.loop.take([Add(make_request(i, 5, max_tokens=200, grammar=JSON)) for i in range(20)])
     run.finish()
     for i in range(20):
@@ -127,12 +111,12 @@ SIZES = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
-@given(sizes=SIZES, order=st.sampled_from(sorted(ORDERS)), budget=st.integers(2, 10), batch=st.integers(1, 8))
+@given(sizes=SIZES, runs_ahead=st.booleans(), budget=st.integers(2, 10), batch=st.integers(1, 8))
 def test_answers_are_those_of_each_request_alone(
-    sizes: list[tuple[int, int, str]], order: str, budget: int, batch: int
+    sizes: list[tuple[int, int, str]], runs_ahead: bool, budget: int, batch: int
 ) -> None:
     """Whoever is bound, however memory is short: nobody gets another's mask, or one of another place."""
-    run = Run(order=order, kv_budget_tokens=budget * 4096, max_num_seqs=batch, max_num_batched_tokens=50)
+    run = Run(runs_ahead=runs_ahead, kv_budget_tokens=budget * 4096, max_num_seqs=batch, max_num_batched_tokens=50)
     requests = [make_request(i, n, max_tokens=out, grammar=text) for i, (n, out, text) in enumerate(sizes)]
     run.loop.take([Add(request) for request in requests])
     run.finish()
@@ -215,9 +199,9 @@ class BreakingComputer(MaskComputer):
             states[0].accept(0)  # which no grammar here allows
 
 
-@in_each_order
-def test_a_grammar_that_breaks_on_the_way_fails_its_request_alone(order: str) -> None:
-    run = Run(masks=BreakingComputer(VOCABULARY), order=order)
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_a_grammar_that_breaks_on_the_way_fails_its_request_alone(runs_ahead: bool) -> None:
+    run = Run(masks=BreakingComputer(VOCABULARY), runs_ahead=runs_ahead)
     other = make_request(1, max_tokens=30)
     run.loop.take([Add(make_request(0, max_tokens=50, grammar=JSON)), Add(other)])
     run.finish()
@@ -225,9 +209,9 @@ def test_a_grammar_that_breaks_on_the_way_fails_its_request_alone(order: str) ->
     assert run.tokens[1] == alone(other, letters_and_ends)[0]
 
 
-@in_each_order
-def test_a_step_that_fails_ends_those_in_it_and_the_next_ones_go_on(order: str) -> None:
-    run = Run(order=order)
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_a_step_that_fails_ends_those_in_it_and_the_next_ones_go_on(runs_ahead: bool) -> None:
+    run = Run(runs_ahead=runs_ahead)
     seen = [0]
 
     def before_run(plan: StepPlan) -> None:

@@ -12,7 +12,6 @@ from anllm.config import Execution, SchedulerConfig
 from anllm.core.events import Add, StepEvents
 from anllm.core.request import Request, SamplingParams
 from anllm.engine.loop import EngineLoop
-from anllm.engine.read_order import ReadOrder
 from anllm.runner.attention import StockKernels
 from anllm.runner.contract import choose_forward
 from anllm.runner.sampler import DeviceSampler, HostSampler
@@ -52,18 +51,9 @@ def bound_alone(model: Any, prompt: tuple[int, ...], grammar: str, max_tokens: i
     return outputs
 
 
-class Behind(ReadOrder):
-    """Always reads the step before first."""
-
-    reads_first = True
-
-
-@pytest.mark.parametrize("order", [ReadOrder(), Behind()], ids=["by itself", "read first"])
 @pytest.mark.parametrize("sampler", [HostSampler(), DeviceSampler()], ids=["plain", "one step ahead"])
 @pytest.mark.parametrize("execution", [Execution.FLATTENED, Execution.COMPATIBLE, Execution.SEQUENTIAL])
-def test_bound_answers_are_the_models_own_best_among_what_is_allowed(
-    execution: Execution, sampler: Any, order: ReadOrder
-) -> None:
+def test_bound_answers_are_the_models_own_best_among_what_is_allowed(execution: Execution, sampler: Any) -> None:
     model = tiny()
     runner = BareRunner(choose_forward(model, StockKernels(), execution, VOCAB), sampler)
     assert runner.runs_ahead is (execution is Execution.FLATTENED and isinstance(sampler, DeviceSampler))
@@ -75,9 +65,7 @@ def test_bound_answers_are_the_models_own_best_among_what_is_allowed(
             tokens.setdefault(event.request_id, []).extend(event.token_ids)
 
     computer = MaskComputer(VOCABULARY)
-    loop = EngineLoop(
-        runner, SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=40), collect, masks=computer, order=order
-    )
+    loop = EngineLoop(runner, SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=40), collect, masks=computer)
     prompts = [random_tokens(length, seed=length) for length in (5, 70, 33, 9, 12, 41)]
     requests = [
         Request(

@@ -6,7 +6,7 @@ the runner only computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -106,8 +106,6 @@ class StepPlan:
 
 # Request id -> a bit for each token that may be drawn: bit i % 8 of byte i // 8 for token i.
 Masks = Mapping[int, bytes]
-# Waits for masks that are being made; called once, as late as possible.
-MasksLater = Callable[[], Masks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +148,8 @@ class Runner(Protocol):
         """What was found while loading; constant."""
         ...
 
-    def submit(self, plan: StepPlan, masks: MasksLater | None = None) -> InFlight:
-        """Begin a forward pass. masks: where the steps before a plan that needs masks have been read; then it needs no
-        draw(). On an exception, here or in result(), the K/V of the scheduled sequences is undefined,
+    def submit(self, plan: StepPlan) -> InFlight:
+        """Begin a forward pass. On an exception, here or in result(), the K/V of the scheduled sequences is undefined,
         each resize may have been done or not, and all else is as before."""
         ...
 

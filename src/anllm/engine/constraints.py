@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -28,7 +28,6 @@ class Constraints:
         self._computer = computer
         self._compiling: dict[int, tuple[Request, Future[GrammarState]]] = {}
         self._states: dict[int, GrammarState] = {}
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="anllm-masks")
 
     def begin(self, request: Request) -> Failed | None:
         """Compile the request's grammar; take_ready() gives it back."""
@@ -82,11 +81,6 @@ class Constraints:
                 complete.append(event.request_id)
         return complete, failed
 
-    def begin_masks(self, plan: StepPlan) -> Future[tuple[dict[int, bytes], list[Failed]]]:
-        """masks(), on a thread of its own, so that this one can do something else. Nothing else of this object may be
-        called before the result is there."""
-        return self._beside.submit(self.masks, plan)
-
     def masks(self, plan: StepPlan) -> tuple[dict[int, bytes], list[Failed]]:
         """What may be drawn in this plan, whose sequences have been advanced; and those that can't go on."""
         rows = [s for s in plan.scheduled if s.needs_mask and s.request_id in self._states]
@@ -101,7 +95,6 @@ class Constraints:
 
     def close(self) -> None:
         """The end."""
-        self._beside.shutdown(wait=False)
         if self._computer is not None:
             self._computer.close()
 

@@ -2,7 +2,7 @@
 
 Where the runner can, it goes one step ahead: step N+1 is scheduled and submitted, from tokens of step N that nobody has
 read yet, before step N is read. So the device never waits for the host. The plain order stands beside it. With
-sequences that are bound to a grammar, step N is read between N+1's model and N+1's sampling, or first (read_order.py).
+sequences that are bound to a grammar, step N is read between N+1's model and N+1's sampling.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from dataclasses import replace
 from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, StepEvents
 from anllm.core.request import Request
-from anllm.core.step import InFlight, Masks, MasksLater, Runner, StepPlan, StepResult
+from anllm.core.step import InFlight, Masks, Runner, StepPlan, StepResult
 from anllm.engine.constraints import Constraints
-from anllm.engine.read_order import ReadOrder
 from anllm.errors import AnllmError
 from anllm.kvcache.pool import KVPool
 from anllm.scheduler.scheduler import Scheduler
@@ -49,7 +48,6 @@ class EngineLoop:
         emit: Callable[[StepEvents], None],
         clock: Callable[[], float] = time.monotonic,
         masks: MaskComputer | None = None,
-        order: ReadOrder | None = None,
     ) -> None:
         """masks: for requests with a grammar; without it they fail."""
         info = runner.info
@@ -67,7 +65,6 @@ class EngineLoop:
             prefill_tokens=info.prefill_tokens,
         )
         self._constraints = Constraints(masks)
-        self._order = order or ReadOrder()
         self._runner = runner
         self._emit = emit
         self._clock = clock
@@ -99,7 +96,9 @@ class EngineLoop:
         plan = self.scheduler.schedule(self._clock())
         if plan is None and not self._in_flight:
             return self._constraints.wait()
-        has_begun = plan is not None and self._begin(plan)
+        has_begun = plan is not None and self._submit(plan)
+        if plan is not None and has_begun and plan.needs_masks:
+            has_begun = self._draw(plan)
         goes_ahead = has_begun and self._runner.runs_ahead
         while len(self._in_flight) > goes_ahead:
             self._emit(self._read())
@@ -138,24 +137,6 @@ class EngineLoop:
             self._constraints.forget(failure.request_id for failure in failed)
             self._emit(StepEvents(failed=tuple(failed)))
 
-    def _begin(self, plan: StepPlan) -> bool:
-        """Submit a plan, its sampling too. Whether that could be begun."""
-        if not plan.needs_masks:
-            return self._submit(plan)
-        if self._runner.runs_ahead and self._order.reads_first:
-            return self._submit_behind(plan)
-        return self._submit(plan) and self._draw(plan)
-
-    def _submit_behind(self, plan: StepPlan) -> bool:
-        """Read what is in flight, then submit the plan as a whole; its masks are made meanwhile."""
-        events = [self._read() for _ in range(len(self._in_flight))]
-        making = self._constraints.begin_masks(plan)
-        has_begun = self._submit(plan, lambda: making.result()[0])
-        for each in events:
-            self._emit(each)
-        self._tell_failed(making.result()[1])
-        return has_begun
-
     def _draw(self, plan: StepPlan) -> bool:
         """Let the plan that was submitted last be sampled, now that what its masks depend on can be known. Whether
         that could be begun."""
@@ -171,10 +152,10 @@ class EngineLoop:
             return False
         return True
 
-    def _submit(self, plan: StepPlan, masks: MasksLater | None = None) -> bool:
+    def _submit(self, plan: StepPlan) -> bool:
         """Whether it could be begun; if not, the reason is told when its turn comes to be read."""
         try:
-            self._in_flight.append((plan, self._runner.submit(plan, masks)))
+            self._in_flight.append((plan, self._runner.submit(plan)))
         except Exception as error:
             self._in_flight.append((plan, _Failure(error)))
             return False
@@ -183,7 +164,6 @@ class EngineLoop:
     def _read(self) -> StepEvents:
         """The result of the oldest step in flight."""
         plan, in_flight = self._in_flight.pop(0)
-        began_s = time.perf_counter()
         try:
             result = in_flight.result()
         except Exception:
@@ -193,7 +173,6 @@ class EngineLoop:
             events = self.scheduler.fail(plan, "The model failed on this step. The server's log has the reason.")
         else:
             self._num_failed_steps = 0
-            self._order.observe(time.perf_counter() - began_s)
             events = self._advanced(self.scheduler.update(plan, result, self._clock()))
         ends: tuple[Finished | Failed, ...] = (*events.finished, *events.failed)
         self._constraints.forget(end.request_id for end in ends)

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingParams
-from anllm.core.step import InFlight, Masks, MasksLater, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
+from anllm.core.step import InFlight, Masks, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
 from anllm.errors import ModelError
 from anllm.kvcache.pool import SMALLEST_CAPACITY
 from anllm.runner.backends import Backend
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 MIN_WORKING_BYTES = 256 << 20
 SHORTEST_CONTEXT = SMALLEST_CAPACITY
 WARM_UP_TOKENS = 128
+WORKING_SHARE = 0.15  # of the memory, for the largest step, where nobody says how large that is to be
+SPARE = 1.5  # what is worked out from short prompts, times this, is kept for long ones
 
 
 class ModelRunner:
@@ -42,8 +44,10 @@ class ModelRunner:
         self._sampler = backend.sampler
         self._seen = SeenTokens()
         self._last: SampledTokens | None = None  # of the step submitted last
-        prefill_tokens = settings.scheduler.max_num_batched_tokens or backend.prefill_tokens
-        working_bytes = self._warm_up(prefill_tokens)
+        base_bytes, bytes_per_token = self._warm_up()
+        most = max(int((WORKING_SHARE * memory_bytes - base_bytes) / max(bytes_per_token, 1)), SHORTEST_CONTEXT)
+        prefill_tokens = settings.scheduler.max_num_batched_tokens or min(backend.prefill_tokens, most)
+        working_bytes = max(int(base_bytes + bytes_per_token * prefill_tokens), MIN_WORKING_BYTES)
         limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
         budget = settings.cache.kv_memory_bytes or limit
         self.info = EngineInfo(
@@ -65,10 +69,9 @@ class ModelRunner:
         """Where tokens are sampled on the device, and the model's call can take them from there."""
         return isinstance(self._sampler, DeviceSampler) and isinstance(self._forward, FlattenedForward)
 
-    def submit(self, plan: StepPlan, masks: MasksLater | None = None) -> InFlight:
+    def submit(self, plan: StepPlan) -> InFlight:
         if self.runs_ahead:
-            return self._begin(plan, masks)
-        assert masks is None  # for those who run ahead
+            return self._begin(plan)
         if plan.needs_masks:
             return self._begin_forward(plan)
         return _Done(self.run(plan))
@@ -92,8 +95,8 @@ class ModelRunner:
         rows = [s for s in plan.scheduled if s.sample]
         return self._sampler.draw(logits, rows, [self._seen.of(row) for row in rows], masks)
 
-    def _begin(self, plan: StepPlan, masks: MasksLater | None) -> InFlight:
-        """Submit the whole step, sampling included unless it needs masks that are not there, and wait for nothing."""
+    def _begin(self, plan: StepPlan) -> InFlight:
+        """Submit the whole step, sampling included unless it needs masks, and wait for nothing."""
         assert isinstance(self._forward, FlattenedForward)
         assert isinstance(self._sampler, DeviceSampler)
         if any(s.params.has_penalties for s in plan.scheduled):
@@ -103,10 +106,10 @@ class ModelRunner:
         if logits is None:
             mx.async_eval(touched)
             return _Computing(None, None)
-        if plan.needs_masks and masks is None:
+        if plan.needs_masks:
             mx.async_eval(logits, *touched)
             return _Undrawn(lambda masks: self._begin_drawing(logits, plan, masks))
-        return self._begin_drawing(logits, plan, masks() if masks else {}, touched)
+        return self._begin_drawing(logits, plan, {}, touched)
 
     def _begin_forward(self, plan: StepPlan) -> InFlight:
         """The plain way for a plan that needs masks: the model computes on MLX's thread while they are made on ours."""
@@ -137,23 +140,24 @@ class ModelRunner:
         mx.clear_cache()
         mx.clear_streams()  # else a thread that used MLX may abort the process at its end
 
-    def _warm_up(self, prefill_tokens: int) -> int:
+    def _warm_up(self) -> tuple[int, float]:
         """Run a prompt and a decode step, so that the first request does not pay for compiling. Returns the working
-        memory in bytes that the largest step is expected to take, by what a second prompt and one half as long took.
+        memory in bytes that a step is expected to take, and for each token of a prompt besides, with something to
+        spare: by what a second prompt and one half as long took.
 
         The one slot that this needs stays as it is until the pool's first resize.
         """
         slot, params = Slot(SMALLEST_CAPACITY, 0), SamplingParams(temperature=0)
-        num_tokens = min(WARM_UP_TOKENS, prefill_tokens)
+        num_tokens = WARM_UP_TOKENS
         prompt = ScheduledSequence(0, slot, 0, (0,) * num_tokens, True, 0, params)
         self.run(StepPlan((prompt,), resizes=(SlabResize(SMALLEST_CAPACITY, 1),)))
         self.run(StepPlan((ScheduledSequence(0, slot, num_tokens, (0,), True, 1, params),)))
-        half = replace(prompt, token_ids=prompt.token_ids[: max(num_tokens // 2, 1)])
+        half = replace(prompt, token_ids=prompt.token_ids[: num_tokens // 2])
         some, more = self._working_bytes(half), self._working_bytes(prompt)
-        per_token = max(more - some, 0) / max(num_tokens - num_tokens // 2, 1)
+        per_token = max(more - some, 0) / (num_tokens - num_tokens // 2)
         if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
             self._warm_up_ragged()
-        return max(int(more + 2 * per_token * prefill_tokens), MIN_WORKING_BYTES)
+        return more, SPARE * per_token
 
     def _working_bytes(self, prompt: ScheduledSequence) -> int:
         before = mx.get_active_memory()

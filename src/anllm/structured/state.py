@@ -6,6 +6,7 @@ compute, so that masks can be made beside the forward pass.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,10 +64,11 @@ class GrammarState:
 class MaskComputer:
     """Grammars in, rows of allowed tokens out."""
 
-    def __init__(self, vocabulary: Vocabulary, num_threads: int = 2) -> None:
-        """num_threads: for masks; compiling has its own. Building the vocabulary takes up to 0.5 s, when first used."""
+    def __init__(self, vocabulary: Vocabulary, num_threads: int | None = None) -> None:
+        """num_threads: for masks; None is half of the processors, at most 8. Compiling has threads of its own. Building
+        the vocabulary takes up to 0.5 s, when first used."""
         self._vocabulary = vocabulary
-        self._num_threads = num_threads
+        self._num_threads = num_threads or max(1, min(8, (os.cpu_count() or 2) // 2))
         self._executor: LLExecutor | None = None
         self._compilers = ThreadPoolExecutor(COMPILE_THREADS, thread_name_prefix="grammar")
         self._tokenizer: Future[LLTokenizer] | None = None

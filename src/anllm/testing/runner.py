@@ -10,7 +10,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from anllm.core.events import EngineInfo, TokenLogprobs
-from anllm.core.step import PENDING, Masks, MasksLater, ScheduledSequence, Slot, StepPlan, StepResult
+from anllm.core.step import PENDING, Masks, ScheduledSequence, Slot, StepPlan, StepResult
 
 Model = Callable[[tuple[int, ...]], int]
 LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
@@ -107,9 +107,7 @@ class FakeRunner:
         self._num_slots: dict[int, int] = {}
         self._rows: dict[Slot, tuple[int, ...]] = {}
 
-    def submit(self, plan: StepPlan, masks: MasksLater | None = None) -> FakeStep:
-        if masks is not None:
-            return FakeStep(lambda _: self.run(plan, masks()), needs_masks=False)
+    def submit(self, plan: StepPlan) -> FakeStep:
         return FakeStep(lambda masks: self.run(plan, masks), needs_masks=plan.needs_masks)
 
     def run(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
