@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Any
 
 import httpx
@@ -22,17 +22,24 @@ from anllm.launch import bind
 from anllm.server.app import create_app
 from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
+from anllm.structured.checker import GrammarChecker
 from anllm.testing import ByteTokenizer, FakeRunner
 from anllm.testing.runner import Model, letters
 from server_harness import MODEL, FakeTemplate, chat_body, comp_body
-from serving import PATIENCE_S, Gate, running_client
+from serving import PATIENCE_S, Gate, running_client, vocabulary
 from stepping import alone, make_request
 
 MAX_MODEL_LEN = 8192
 
 
-def make_service(client: EngineClient) -> Service:
+def make_grammars() -> GrammarChecker:
+    """To be closed; its process starts with the first grammar."""
+    return GrammarChecker(vocabulary(ByteTokenizer.vocab_size))
+
+
+def make_service(client: EngineClient, grammars: GrammarChecker) -> Service:
     service = Service(client, MODEL, 1764400000)
+    service.grammars = grammars
     service.tokenizer, service.chat_template, service.max_model_len = ByteTokenizer(), FakeTemplate(), MAX_MODEL_LEN
     return service
 
@@ -57,10 +64,10 @@ def text_alone(body: dict[str, Any], model: Model = letters) -> tuple[str, str]:
 class InProcess:
     """The app behind httpx, without a socket."""
 
-    def __init__(self, client: EngineClient, runner: FakeRunner) -> None:
+    def __init__(self, client: EngineClient, runner: FakeRunner, grammars: GrammarChecker) -> None:
         self.client = client
         self.runner = runner
-        self.app: FastAPI = create_app(make_service(client), ServerConfig())
+        self.app: FastAPI = create_app(make_service(client, grammars), ServerConfig())
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://localhost:8000", timeout=PATIENCE_S
         )
@@ -78,15 +85,17 @@ async def in_process(
 ) -> AsyncIterator[InProcess]:
     runner = runner or make_runner()
     async with running_client(runner, config) as client:
-        server = InProcess(client, runner)
-        async with server.http:
-            yield server
+        with closing(make_grammars()) as grammars:
+            server = InProcess(client, runner, grammars)
+            async with server.http:
+                yield server
 
 
 class RealServer:
     """uvicorn on a port of its own. `client` belongs to the server's thread: only look at it."""
 
     client: EngineClient
+    grammars: GrammarChecker
 
     def __init__(
         self, runner: FakeRunner, gate: Gate, config: SchedulerConfig, server_config: ServerConfig | None = None
@@ -116,9 +125,16 @@ class RealServer:
             self._listener.close()
 
     def make_app(self) -> FastAPI:
-        return create_app(make_service(self.client), self._server_config)
+        return create_app(self.make_service(), self._server_config)
+
+    def make_service(self) -> Service:
+        return make_service(self.client, self.grammars)
 
     async def _serve(self) -> None:
+        with closing(make_grammars()) as self.grammars:
+            await self._serve_until_told()
+
+    async def _serve_until_told(self) -> None:
         async with running_client(self.runner, self._config) as self.client:
             self._web = uvicorn.Server(
                 uvicorn.Config(

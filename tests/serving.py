@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Failed, Finished, Tokens
+from anllm.core.events import EngineInfo, Failed, Finished, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient, Event
 from anllm.engine.transport import ThreadTransport
-from anllm.testing import FakeRunner
+from anllm.structured.state import MaskComputer
+from anllm.structured.vocabulary import Vocabulary
+from anllm.testing import ByteTokenizer, FakeRunner
 
 PATIENCE_S = 20.0
 
@@ -88,6 +90,16 @@ def submit(client: EngineClient, *requests: Request) -> Reader:
     return reader
 
 
+def vocabulary(width: int) -> Vocabulary:
+    """Of a FakeRunner with ByteTokenizer, for grammars. width: the runner's vocab_size."""
+    tokenizer = ByteTokenizer()
+    return Vocabulary.of(tokenizer, tokenizer.special_token_ids, width)
+
+
+def make_masks(info: EngineInfo) -> MaskComputer:
+    return MaskComputer(vocabulary(info.vocab_size), num_threads=1)
+
+
 @asynccontextmanager
 async def running_client(
     runner: FakeRunner | Callable[[], FakeRunner] | None = None,
@@ -98,7 +110,7 @@ async def running_client(
     config = config or SchedulerConfig()
     runner = runner or FakeRunner()
     factory = runner if not isinstance(runner, FakeRunner) else lambda: runner
-    client = EngineClient(ThreadTransport(factory, config), config, **settings)
+    client = EngineClient(ThreadTransport(factory, config, make_masks), config, **settings)
     try:
         await client.start()
         yield client

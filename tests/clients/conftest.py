@@ -16,6 +16,12 @@ def scripted() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture(scope="session")
+def scripted_thinking() -> Iterator[ScriptedServer]:
+    with ScriptedServer(thinks=True).running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The default model, as `anllm serve` without further words serves it."""
     model_folder()

@@ -22,12 +22,12 @@ VARIABLES = {
 @dataclass(frozen=True)
 class Client:
     """name: its environment's and its lock's. script: its checks; a folder of the client's name beside it is at hand to
-    them. heading: its part of docs/clients.md. shown: a piece of what the snippet there prints."""
+    them. heading: its part of docs/clients.md. shown: pieces of what each snippet there prints."""
 
     name: str
     script: str
     heading: str
-    shown: str = "Paris"
+    shown: tuple[tuple[str, ...], ...]
 
     @property
     def folder(self) -> Path:
@@ -86,16 +86,19 @@ class Client:
         return done.stdout
 
 
+ANSWER, CALL, OBJECT = ("Paris",), ("get_weather", "Oslo"), ("name", "age", "31")
+ALL = ("Oslo", "name", "age", "31")
+
 CLIENTS = [
-    Client("openai-1", "check_openai.py", "OpenAI for Python"),
-    Client("openai-2", "check_openai.py", "OpenAI for Python"),
-    Client("openai-3", "check_openai.py", "OpenAI for Python"),
-    Client("openai-node", "check_openai.mjs", "OpenAI for Node"),
-    Client("langchain", "check_langchain.py", "LangChain"),
-    Client("llama-index", "check_llama_index.py", "LlamaIndex"),
-    Client("litellm", "check_litellm.py", "LiteLLM"),
-    Client("instructor", "check_instructor.py", "Instructor"),
-    Client("pydantic-ai", "check_pydantic_ai.py", "Pydantic AI"),
-    Client("ai-sdk", "check_ai_sdk.mjs", "AI SDK"),
-    Client("lm-eval", "check_lm_eval.py", "lm-eval", shown="|facts_choice|"),
+    Client("openai-1", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),
+    Client("openai-2", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),
+    Client("openai-3", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),
+    Client("openai-node", "check_openai.mjs", "OpenAI for Node", (ANSWER, CALL, OBJECT)),
+    Client("langchain", "check_langchain.py", "LangChain", (ANSWER, ALL)),
+    Client("llama-index", "check_llama_index.py", "LlamaIndex", (ANSWER, ALL)),
+    Client("litellm", "check_litellm.py", "LiteLLM", (ANSWER, OBJECT)),
+    Client("instructor", "check_instructor.py", "Instructor", (OBJECT,)),
+    Client("pydantic-ai", "check_pydantic_ai.py", "Pydantic AI", (ANSWER, OBJECT)),
+    Client("ai-sdk", "check_ai_sdk.mjs", "AI SDK", (ANSWER, ALL)),
+    Client("lm-eval", "check_lm_eval.py", "lm-eval", (("|facts_choice|",),)),
 ]

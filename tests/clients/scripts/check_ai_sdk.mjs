@@ -2,13 +2,18 @@
 
 import assert from "node:assert/strict";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { APICallError, Output, generateText, jsonSchema, streamText, tool } from "ai";
+import { APICallError, Output, generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 import {
-  API, CAPITAL, GREETING, MODEL, NUM_PROMPT, UNICODE,
-  atOnce, main, numOpen, raises, repeated, untilBusy, untilIdle,
+  API, CALL_OSLO, CALL_TWICE, CAPITAL, CITY, GREETING, LOOK, MODEL, NUM_PROMPT, OSLO, PERSON, THOUGHT, UNICODE,
+  WRITE_ANN,
+  atOnce, main, numOpen, raises, repeated, told, untilBusy, untilIdle,
 } from "./checks.mjs";
 
-const anllm = createOpenAICompatible({ name: "anllm", baseURL: API, apiKey: "none", includeUsage: true });
+const anllm = createOpenAICompatible({
+  name: "anllm", baseURL: API, apiKey: "none", includeUsage: true, supportsStructuredOutputs: true,
+});
+// As it is without further words: it asks for any JSON, and says in words which.
+const plain = createOpenAICompatible({ name: "anllm", baseURL: API, apiKey: "none" });
 const ask = (fields = {}) => generateText({ model: anllm(MODEL), prompt: "greet", maxRetries: 0, ...fields });
 
 /** What a stream gave: text, pieces of text, finish reason, usage. Throws the stream's error. */
@@ -22,11 +27,19 @@ async function streamed(fields = {}) {
   return { pieces, text: pieces.join(""), finishReason: await result.finishReason, usage: await result.usage };
 }
 
-const person = jsonSchema({
-  type: "object",
-  properties: { name: { type: "string" }, age: { type: "integer" } },
-  required: ["name", "age"],
-});
+const ANN = { name: "Ann", age: 31 };
+
+/** A tool, and what it was called with. */
+function weather(schema = CITY) {
+  const asked = [];
+  const execute = async ({ city }) => {
+    asked.push(city);
+    return `12 degrees in ${city}`;
+  };
+  const get_weather = tool({ description: "The weather in a city.", inputSchema: jsonSchema(schema), execute });
+  return { asked, tools: { get_weather } };
+}
+const callsOf = (step) => step.toolCalls.map((call) => [call.toolName, call.input]);
 
 await main({
   async scripted_an_answer_has_text_reason_and_usage() {
@@ -98,17 +111,68 @@ await main({
     assert.equal(error.data.error.code, "model_not_found");
   },
 
-  async scripted_what_is_not_there_yet_is_refused_by_name() {
-    const now = tool({ description: "The time.", inputSchema: jsonSchema({ type: "object", properties: {} }) });
-    for (const [fields, name] of [
-      [{ tools: { now } }, /^tool/],
-      [{ output: Output.object({ schema: person }) }, /^response_format/],
+  async scripted_tools_are_called_and_their_results_answered() {
+    const expected = [["get_weather", { city: "Oslo" }], ["get_weather", { city: "Bergen" }]];
+    for (const [prompt, steps] of [
+      [CALL_OSLO, [expected.slice(0, 1), []]],
+      [CALL_TWICE, [expected, []]],
+      [`${CALL_OSLO} then ${CALL_OSLO.replace("Oslo", "Bergen")}`, [[expected[0]], [expected[1]], []]],
     ]) {
-      const error = await raises(APICallError, () => ask(fields));
-      assert.equal(error.statusCode, 400);
-      assert.equal(error.data.error.code, "unsupported_parameter");
-      assert.match(error.data.error.param, name);
+      const cities = steps.flat().map(([, { city }]) => city);
+      for (const isStream of [false, true]) {
+        const { asked, tools } = weather();
+        const fields = { prompt, tools, stopWhen: stepCountIs(4), maxRetries: 0, model: anllm(MODEL) };
+        const found = isStream ? streamText(fields) : await generateText(fields);
+        assert.equal(await found.text, told(...cities.map((city) => `12 degrees in ${city}`)));
+        assert.deepEqual(asked, cities);
+        const taken = await found.steps;
+        assert.deepEqual(taken.map(callsOf), steps);
+        const reasons = taken.map((step) => step.finishReason);
+        assert.deepEqual(reasons, [...steps.slice(1).map(() => "tool-calls"), "stop"]);
+        assert.ok(taken.slice(0, -1).every((step) => step.text === ""));
+        const ids = taken.flatMap((step) => step.toolCalls).map((call) => call.toolCallId);
+        assert.equal(new Set(ids).size, cities.length);
+      }
     }
+    const { tools } = weather();
+    const look = { prompt: CALL_OSLO.replace("call", "look"), tools };
+    const first = await ask(look);
+    assert.equal(first.text.trim(), LOOK);
+    assert.deepEqual(callsOf(first), expected.slice(0, 1));
+    const found = await streamed(look);
+    assert.deepEqual([found.text.trim(), found.finishReason], [LOOK, "tool-calls"]);
+  },
+
+  async scripted_tool_choice() {
+    for (const toolChoice of ["required", { type: "tool", toolName: "get_weather" }]) {
+      const called = await ask({ tools: weather(OSLO).tools, toolChoice, prompt: CALL_OSLO });
+      assert.deepEqual(callsOf(called), [["get_weather", { city: "Oslo" }]]);
+    }
+    const toolChoice = { type: "tool", toolName: "get_weather" };
+    assert.deepEqual(callsOf(await ask({ tools: weather(OSLO).tools, toolChoice })), [["get_weather", { city: "Oslo" }]]);
+    assert.equal((await ask({ tools: weather().tools })).text, GREETING);
+    assert.deepEqual(callsOf(await ask({ tools: weather().tools, toolChoice: "none", prompt: CALL_OSLO })), []);
+  },
+
+  async scripted_objects() {
+    const schema = jsonSchema(PERSON);
+    for (const provider of [anllm, plain]) {
+      const fields = { model: provider(MODEL), prompt: WRITE_ANN, maxRetries: 0 };
+      assert.deepEqual((await generateObject({ ...fields, schema })).object, ANN);
+      assert.deepEqual((await ask({ ...fields, output: Output.object({ schema }) })).output, ANN);
+      const result = streamText({ ...fields, output: Output.object({ schema }) });
+      const seen = [];
+      for await (const partial of result.partialOutputStream) seen.push(partial);
+      assert.deepEqual(seen.at(-1), ANN);
+      assert.ok(seen.length > 1);
+    }
+    const bound = await ask({ output: Output.object({ schema: jsonSchema(OSLO) }) });
+    assert.deepEqual(bound.output, { city: "Oslo" });
+    const { asked, tools } = weather();
+    const found = await ask({
+      prompt: `${CALL_OSLO} then ${WRITE_ANN}`, tools, output: Output.object({ schema }), stopWhen: stepCountIs(4),
+    });
+    assert.deepEqual([found.output, asked], [ANN, ["Oslo"]]);
   },
 
   async scripted_headers_can_be_seen() {
@@ -151,6 +215,19 @@ await main({
     assert.deepEqual(texts, texts.map((_, index) => GREETING.slice(0, 4 + index)));
   },
 
+  async thinking_a_thought_comes_before_answers_calls_and_objects() {
+    for (const found of [await ask(), streamText({ model: anllm(MODEL), prompt: "greet", maxRetries: 0 })])
+      assert.deepEqual([await found.text, await found.reasoningText], [GREETING, THOUGHT]);
+    const { asked, tools } = weather();
+    const fields = { model: anllm(MODEL), prompt: CALL_OSLO, tools, stopWhen: stepCountIs(4), maxRetries: 0 };
+    const result = streamText(fields);
+    assert.equal(await result.text, told("12 degrees in Oslo"));
+    assert.deepEqual(asked, ["Oslo"]);
+    assert.deepEqual((await result.steps).map((step) => step.reasoningText), [THOUGHT, THOUGHT]);
+    const schema = jsonSchema(PERSON);
+    assert.deepEqual((await ask({ prompt: WRITE_ANN, output: Output.object({ schema }) })).output, ANN);
+  },
+
   async model_the_capital_of_france_whole_and_streamed() {
     const fields = { system: "You are a helpful assistant.", prompt: CAPITAL, temperature: 0 };
     const whole = await ask(fields);
@@ -158,6 +235,19 @@ await main({
     const found = await streamed(fields);
     assert.deepEqual([found.text, found.finishReason], [whole.text, whole.finishReason]);
     assert.equal(found.usage.outputTokens, whole.usage.outputTokens);
+  },
+
+  async model_calls_and_objects_fit_their_schemas() {
+    const { tools } = weather();
+    const called = await ask({
+      prompt: "How is the weather in Oslo?", tools, toolChoice: { type: "tool", toolName: "get_weather" }, temperature: 0,
+    });
+    const [[name, { city, ...others }]] = callsOf(called);
+    assert.deepEqual([name, typeof city, others], ["get_weather", "string", {}]);
+    const { output } = await ask({
+      prompt: "Ann is 31 years old. Who is it?", output: Output.object({ schema: jsonSchema(PERSON) }), temperature: 0,
+    });
+    assert.deepEqual([typeof output.name, Number.isInteger(output.age)], ["string", true]);
   },
 
   async model_a_seed_repeats_an_answer() {

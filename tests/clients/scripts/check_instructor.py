@@ -1,26 +1,33 @@
-"""instructor, in the mode that needs neither tools nor a JSON schema: MD_JSON."""
+"""instructor, with tools, with a JSON schema, with any JSON, and with JSON that is asked for in words: MD_JSON."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterable
 
 import instructor
 import openai
 from instructor.core import InstructorRetryException
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from checks import (
     API,
+    CALL_OSLO,
     CAPITAL,
+    CITY,
     GREETING,
     MODEL,
+    THOUGHT,
     UNICODE,
+    WRITE_ANN,
     araises,
     at_once,
     main,
     num_open,
     raises,
     repeated,
+    told,
     until_idle,
 )
 
@@ -29,8 +36,27 @@ SLOW = [{"role": "user", "content": "slow"}]
 
 
 class Person(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     name: str
     age: int
+
+    @field_validator("age")
+    @classmethod
+    def nobody_is_that_old(cls, age: int) -> int:
+        if age > 150:
+            raise ValueError("Nobody is that old.")
+        return age
+
+
+CALL_ANN = WRITE_ANN.replace("write", "call Person")
+MODES = {
+    instructor.Mode.TOOLS: CALL_ANN,
+    instructor.Mode.TOOLS_STRICT: CALL_ANN,
+    instructor.Mode.JSON: WRITE_ANN,
+    instructor.Mode.JSON_SCHEMA: WRITE_ANN,
+}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY}}
 
 
 def wrapped(mode=instructor.Mode.MD_JSON):
@@ -83,16 +109,66 @@ def scripted_what_is_no_object_is_told():
     assert error.last_completion.choices[0].message.content == GREETING
 
 
-def scripted_what_is_not_there_yet_is_refused_by_name():
-    for mode, field in (
-        (instructor.Mode.TOOLS, "tool"),
-        (instructor.Mode.JSON, "response_format"),
-        (instructor.Mode.JSON_SCHEMA, "response_format"),
-    ):
-        error = raises(InstructorRetryException, ask, "person", Person, wrapped(mode))
-        refusal = error.__cause__
-        assert isinstance(refusal, openai.BadRequestError)
-        assert refusal.code == "unsupported_parameter" and refusal.param.startswith(field)
+def scripted_an_object_in_each_mode():
+    for mode, text in MODES.items():
+        person = ask(text, Person, wrapped(mode))
+        assert isinstance(person, Person) and (person.name, person.age) == ("Ann", 31)
+
+
+def scripted_an_object_in_a_stream_in_each_mode():
+    for mode, text in MODES.items():
+        found = list(
+            wrapped(mode).chat.completions.create_partial(
+                model=MODEL,
+                messages=[{"role": "user", "content": text.replace("Person", "PartialPerson")}],
+                response_model=Person,
+                max_retries=0,
+            )
+        )
+        assert (found[-1].name, found[-1].age) == ("Ann", 31)
+        assert len(found) > 1
+
+
+def scripted_several_objects():
+    people = {"tasks": [{"name": "Ann", "age": 31}, {"name": "Bob", "age": 40}]}
+    for mode, text in ((instructor.Mode.TOOLS, "call IterablePerson"), (instructor.Mode.JSON_SCHEMA, "write")):
+        messages = [{"role": "user", "content": f"{text} {json.dumps(people)}"}]
+        found = wrapped(mode).chat.completions.create_iterable(
+            model=MODEL, messages=messages, response_model=Person, max_retries=0
+        )
+        assert [(person.name, person.age) for person in found] == [("Ann", 31), ("Bob", 40)]
+    parallel = wrapped(instructor.Mode.PARALLEL_TOOLS)
+    text = 'call Person {"name": "Ann", "age": 31} Person {"name": "Bob", "age": 40}'
+    assert [person.age for person in ask(text, Iterable[Person], parallel)] == [31, 40]
+
+
+def scripted_a_mistake_goes_back_to_the_model_which_does_better():
+    for mode, text in MODES.items():
+        word = text.partition("{")[0]
+        messages = [{"role": "user", "content": f'{word}{{"name": "Ann", "age": 310}} then {text}'}]
+        seen = []
+        client = wrapped(mode)
+        client.on("completion:response", seen.append)
+        create = client.chat.completions.create
+        person = create(model=MODEL, messages=messages, response_model=Person, max_retries=1)
+        assert (person.name, person.age) == ("Ann", 31)
+        assert len(seen) == 2, seen
+
+
+def scripted_a_tool_is_called_and_its_result_becomes_an_object():
+    client = wrapped(instructor.Mode.TOOLS)
+    messages = [{"role": "user", "content": f"{CALL_OSLO} then {CALL_ANN}"}]
+    fields = {"model": MODEL, "max_retries": 0}
+    called = client.chat.completions.create(messages=messages, response_model=None, tools=[WEATHER], **fields)
+    (call,) = called.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Oslo"})
+    assert called.choices[0].finish_reason == "tool_calls"
+    said = called.choices[0].message.model_dump()
+    messages += [said, {"role": "tool", "tool_call_id": call.id, "content": "12 degrees"}]
+    assert client.chat.completions.create(messages=messages, response_model=Person, **fields).age == 31
+    messages[0] = {"role": "user", "content": CALL_OSLO}
+    final = client.chat.completions.create(messages=messages, response_model=None, tools=[WEATHER], **fields)
+    assert final.choices[0].message.content == told("12 degrees")
 
 
 def scripted_mistakes_become_the_clients_exceptions():
@@ -123,6 +199,23 @@ def scripted_a_stream_that_is_closed_gives_its_place_back():
 def scripted_sixteen_at_once():
     people = at_once(lambda index: ask("person", Person))
     assert [(person.name, person.age) for person in people] == [("Ann", 31)] * 16
+
+
+def thinking_objects():
+    for mode, text in {**MODES, instructor.Mode.MD_JSON: "person"}.items():
+        person = ask(text, Person, wrapped(mode))
+        assert (person.name, person.age) == ("Ann", 31)
+        assert person._raw_response.choices[0].message.reasoning_content == THOUGHT
+
+
+def model_objects_that_fit_their_schemas():
+    for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON_SCHEMA):
+        fields = {"model": MODEL, "messages": [{"role": "user", "content": "Ann is 31 years old."}], "max_retries": 0}
+        client = wrapped(mode)
+        person = client.chat.completions.create(response_model=Person, temperature=0, **fields)
+        assert isinstance(person, Person) and person.age == 31
+        *_, last = client.chat.completions.create_partial(response_model=Person, temperature=0, **fields)
+        assert isinstance(last.name, str) and isinstance(last.age, int)
 
 
 def model_the_capital_of_france_whole_and_streamed():

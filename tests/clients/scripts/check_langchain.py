@@ -5,26 +5,71 @@ from __future__ import annotations
 import asyncio
 
 import openai
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel
 
 from checks import (
     API,
+    CALL_OSLO,
+    CALL_TWICE,
     CAPITAL,
     GREETING,
+    LOOK,
     MODEL,
     NUM_PROMPT,
+    OSLO,
     UNICODE,
+    WRITE_ANN,
     araises,
     main,
     num_open,
     raises,
     repeated,
+    told,
     until_idle,
 )
 
 FIELDS = {"model": MODEL, "base_url": API, "api_key": "none", "max_retries": 0, "timeout": 60}
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: str
+    age: int
+
+
+METHODS = {
+    "function_calling": WRITE_ANN.replace("write", "call Person"),
+    "json_schema": WRITE_ANN,
+    "json_mode": WRITE_ANN,
+}
+
+
+@tool
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"12 degrees in {city}"
+
+
+def run_agent(model, text, *, is_stream=False, max_turns=5):
+    """The messages of a conversation in which the model calls tools until it answers."""
+    messages = [HumanMessage(text)]
+    for _ in range(max_turns):
+        answer = joined(model.stream(messages)) if is_stream else model.invoke(messages)
+        messages.append(answer)
+        if not answer.tool_calls:
+            return messages
+        messages += [get_weather.invoke(call) for call in answer.tool_calls]
+    raise AssertionError("the model goes on calling tools")
+
+
+def calls_of(answer):
+    assert not answer.invalid_tool_calls
+    assert len({call["id"] for call in answer.tool_calls}) == len(answer.tool_calls)
+    return [(call["name"], call["args"]) for call in answer.tool_calls]
 
 
 def chat(**fields):
@@ -108,13 +153,45 @@ def scripted_mistakes_become_the_clients_exceptions():
     assert error.code == "model_not_found"
 
 
-def scripted_what_is_not_there_yet_is_refused_by_name():
-    class Person(BaseModel):
-        name: str
+def scripted_an_agent_calls_tools_and_answers():
+    model = chat().bind_tools([get_weather])
+    for text, cities in ((CALL_OSLO, ["Oslo"]), (CALL_TWICE, ["Oslo", "Bergen"])):
+        for is_stream in (False, True):
+            _, called, *results, final = run_agent(model, text, is_stream=is_stream)
+            assert calls_of(called) == [("get_weather", {"city": city}) for city in cities]
+            assert called.content == "" and called.response_metadata["finish_reason"] == "tool_calls"
+            assert all(isinstance(result, ToolMessage) for result in results) and len(results) == len(cities)
+            assert final.content == told(*(f"12 degrees in {city}" for city in cities))
+            assert final.response_metadata["finish_reason"] == "stop"
+    text = f"{CALL_OSLO.replace('call', 'look')} then {CALL_OSLO.replace('Oslo', 'Bergen')}"
+    _, first, _, second, _, final = run_agent(model, text)
+    assert first.content.strip() == LOOK and calls_of(second) == [("get_weather", {"city": "Bergen"})]
+    assert final.content == told("12 degrees in Oslo", "12 degrees in Bergen")
 
-    for method, field in (("function_calling", "tool"), ("json_schema", "response_format")):
-        error = raises(openai.BadRequestError, chat().with_structured_output(Person, method=method).invoke, "person")
-        assert error.code == "unsupported_parameter" and error.param.startswith(field)
+
+def scripted_tool_choice():
+    for choice in ("any", "required", "get_weather", True):
+        model = chat().bind_tools([get_weather], tool_choice=choice, strict=True)
+        for answer in (model.invoke(CALL_OSLO), joined(model.stream(CALL_OSLO))):
+            assert calls_of(answer) == [("get_weather", {"city": "Oslo"})]
+    schema = {"title": "get_weather", "description": "The weather.", **OSLO}
+    for choice in ("required", "get_weather"):
+        model = chat().bind_tools([schema], tool_choice=choice, parallel_tool_calls=False)
+        assert calls_of(model.invoke("greet")) == [("get_weather", {"city": "Oslo"})]
+    assert chat().bind_tools([get_weather]).invoke("greet").content == GREETING
+    assert calls_of(chat().bind_tools([get_weather], tool_choice="none").invoke(CALL_OSLO)) == []
+
+
+def scripted_objects():
+    for method, text in METHODS.items():
+        model = chat().with_structured_output(Person, method=method)
+        assert model.invoke(text) == Person(name="Ann", age=31)
+        *_, last = model.stream(text)
+        assert last == Person(name="Ann", age=31)
+        raw = chat().with_structured_output(Person, method=method, include_raw=True).invoke(text)
+        assert raw["parsed"] == Person(name="Ann", age=31) and raw["parsing_error"] is None
+    strict = chat().with_structured_output(Person, method="function_calling", strict=True)
+    assert strict.invoke(METHODS["function_calling"]) == Person(name="Ann", age=31)
 
 
 def scripted_headers_can_be_seen():
@@ -151,6 +228,27 @@ async def scripted_sixteen_at_once_in_one_loop():
         return joined([chunk async for chunk in chat(max_tokens=4 + index).astream("greet")]).content
 
     assert await asyncio.gather(*map(one, range(16))) == [GREETING[: 4 + index] for index in range(16)]
+
+
+def thinking_thoughts_are_not_in_the_way():
+    """LangChain drops them."""
+    assert chat().invoke("greet").content == joined(chat().stream("greet")).content == GREETING
+    *_, final = run_agent(chat().bind_tools([get_weather]), CALL_OSLO, is_stream=True)
+    assert final.content == told("12 degrees in Oslo")
+    for method, text in METHODS.items():
+        assert chat().with_structured_output(Person, method=method).invoke(text) == Person(name="Ann", age=31)
+
+
+def model_calls_and_objects_that_fit_their_schemas():
+    for method in ("function_calling", "json_schema"):
+        model = chat(temperature=0).with_structured_output(Person, method=method)
+        assert isinstance(model.invoke("Ann is 31 years old."), Person)
+    model = chat(temperature=0).bind_tools([get_weather], tool_choice="get_weather")
+    answer = model.invoke("How is the weather in Oslo?")
+    ((name, arguments),) = calls_of(answer)
+    assert name == "get_weather" and arguments.keys() == {"city"} and isinstance(arguments["city"], str)
+    assert answer.content == "" and answer.response_metadata["finish_reason"] == "tool_calls"
+    assert calls_of(joined(model.stream("How is the weather in Oslo?"))) == [(name, arguments)]
 
 
 def model_the_capital_of_france_whole_and_streamed():

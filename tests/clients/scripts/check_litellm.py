@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import litellm
+from pydantic import BaseModel, ConfigDict
 
 from checks import (
     API,
+    CALL_OSLO,
+    CALL_TWICE,
     CAPITAL,
+    CITY,
     GREETING,
     MODEL,
     NUM_PROMPT,
+    OSLO,
+    THOUGHT,
     UNICODE,
+    WRITE_ANN,
     araises,
     at_once,
     main,
     num_open,
     raises,
     repeated,
+    told,
     until_idle,
 )
 
@@ -27,6 +36,30 @@ FIELDS = {"api_base": API, "api_key": "none", "max_retries": 0, "num_retries": 0
 GREET = [{"role": "user", "content": "greet"}]
 SLOW = [{"role": "user", "content": "slow"}]
 PROVIDERS = ("openai", "hosted_vllm")
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def tool(parameters=CITY):
+    return {"type": "function", "function": {"name": "get_weather", "parameters": parameters}}
+
+
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+class Person(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    age: int
+
+
+def calls_of(message):
+    calls = message.tool_calls or []
+    assert len({call.id for call in calls}) == len(calls)
+    return [(call.function.name, json.loads(call.function.arguments)) for call in calls]
 
 
 def ask(messages=GREET, provider="openai", **fields):
@@ -112,11 +145,40 @@ def scripted_mistakes_become_the_clients_exceptions():
     assert error.status_code == 404 and "other" in str(error)
 
 
-def scripted_what_is_not_there_yet_is_refused_by_name():
-    tool = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
-    for fields in ({"tools": [tool]}, {"response_format": {"type": "json_object"}}):
-        error = raises(litellm.BadRequestError, ask, **fields)
-        assert error.status_code == 400 and next(iter(fields)) in str(error)
+def scripted_a_tool_is_called_and_its_result_answered():
+    for provider in PROVIDERS:
+        for text, cities in ((CALL_OSLO, ["Oslo"]), (CALL_TWICE, ["Oslo", "Bergen"])):
+            expected = [("get_weather", {"city": city}) for city in cities]
+            fields = {"tools": [tool()], "provider": provider}
+            called = ask(user(text), **fields).choices[0]
+            assert calls_of(called.message) == expected
+            assert (called.finish_reason, called.message.content) == ("tool_calls", None)
+            chunks = list(ask(user(text), stream=True, **fields))
+            assert reasons_of(chunks) == ["tool_calls"] and text_of(chunks) == ""
+            assert calls_of(litellm.stream_chunk_builder(chunks).choices[0].message) == expected
+            results = [
+                {"role": "tool", "tool_call_id": c.id, "content": "12 degrees"} for c in called.message.tool_calls
+            ]
+            final = ask([*user(text), called.message, *results], **fields).choices[0]
+            assert (final.message.content, final.finish_reason) == (told(*["12 degrees"] * len(cities)), "stop")
+
+
+def scripted_tool_choice():
+    for choice in ("required", NAMED):
+        fields = {"tools": [tool(OSLO)], "tool_choice": choice, "parallel_tool_calls": False}
+        assert calls_of(ask(**fields).choices[0].message) == [("get_weather", {"city": "Oslo"})]
+    assert calls_of(ask(user(CALL_OSLO), tools=[tool()], tool_choice="none").choices[0].message) == []
+    assert ask(tools=[tool()]).choices[0].message.content == GREETING
+
+
+def scripted_objects():
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": OSLO}}
+    for provider in PROVIDERS:
+        assert json.loads(ask(response_format=schema, provider=provider).choices[0].message.content) == {"city": "Oslo"}
+        answer = ask(user(WRITE_ANN), response_format=Person, provider=provider).choices[0].message.content
+        assert Person.model_validate_json(answer) == Person(name="Ann", age=31)
+        answer = ask(user(WRITE_ANN), response_format={"type": "json_object"}, provider=provider)
+        assert json.loads(answer.choices[0].message.content) == {"name": "Ann", "age": 31}
 
 
 def scripted_the_request_id_can_be_seen():
@@ -155,6 +217,28 @@ def scripted_sixteen_at_once():
         return text_of(answer) if index % 2 else answer.choices[0].message.content
 
     assert at_once(one) == [GREETING[: 4 + index] for index in range(16)]
+
+
+def thinking_a_thought_comes_before_answers_and_calls():
+    for provider in PROVIDERS:
+        message = ask(provider=provider).choices[0].message
+        assert (message.reasoning_content, message.content) == (THOUGHT, GREETING)
+        chunks = list(ask(provider=provider, stream=True))
+        message = litellm.stream_chunk_builder(chunks).choices[0].message
+        assert (message.reasoning_content, message.content) == (THOUGHT, GREETING)
+        message = ask(user(CALL_OSLO), provider=provider, tools=[tool()]).choices[0].message
+        assert message.reasoning_content == THOUGHT and calls_of(message) == [("get_weather", {"city": "Oslo"})]
+
+
+def model_calls_and_objects_that_fit_their_schemas():
+    fields = {"tools": [tool()], "tool_choice": NAMED, "temperature": 0}
+    called = ask(user("How is the weather in Oslo?"), **fields).choices[0]
+    ((name, arguments),) = calls_of(called.message)
+    assert name == "get_weather" and arguments.keys() == {"city"} and isinstance(arguments["city"], str)
+    chunks = list(ask(user("How is the weather in Oslo?"), stream=True, **fields))
+    assert calls_of(litellm.stream_chunk_builder(chunks).choices[0].message) == [(name, arguments)]
+    answer = ask(user("Ann is 31 years old."), response_format=Person, temperature=0).choices[0].message.content
+    assert Person.model_validate_json(answer)
 
 
 def model_the_capital_of_france_whole_and_streamed():

@@ -6,24 +6,55 @@ import asyncio
 import gc
 
 import openai
+from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
+from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
+from pydantic import BaseModel
 
 from checks import (
     API,
+    CALL_OSLO,
+    CALL_TWICE,
     CAPITAL,
     GREETING,
     MODEL,
     NUM_PROMPT,
     UNICODE,
+    WRITE_ANN,
     araises,
     at_once,
     main,
     num_open,
     raises,
     repeated,
+    told,
     until_idle,
 )
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"12 degrees in {city}"
+
+
+WEATHER = FunctionTool.from_defaults(get_weather)
+
+
+def calling(**fields):
+    return llm(is_function_calling_model=True, **fields)
+
+
+def calls_of(model, answer):
+    """Name and arguments of each call."""
+    calls = model.get_tool_calls_from_response(answer, error_on_no_tool_call=False)
+    assert len({call.tool_id for call in calls}) == len(calls)
+    return [(call.tool_name, call.tool_kwargs) for call in calls]
 
 
 def llm(*, is_chat_model=True, model=MODEL, **fields):
@@ -108,10 +139,47 @@ def scripted_mistakes_become_the_clients_exceptions():
     assert error.code == "model_not_found"
 
 
-def scripted_what_is_not_there_yet_is_refused_by_name():
-    fields = {"response_format": {"type": "json_object"}}
-    error = raises(openai.BadRequestError, llm().chat, user("greet"), **fields)
-    assert error.code == "unsupported_parameter" and error.param.startswith("response_format")
+def scripted_a_tool_is_called_and_its_result_answered():
+    model = calling()
+    for text, cities in ((CALL_OSLO, ["Oslo"]), (CALL_TWICE, ["Oslo", "Bergen"])):
+        expected = [("get_weather", {"city": city}) for city in cities]
+        fields = {"allow_parallel_tool_calls": len(cities) > 1}
+        called = model.chat_with_tools([WEATHER], user_msg=text, **fields)
+        assert calls_of(model, called) == expected
+        assert called.raw.choices[0].finish_reason == "tool_calls" and not called.message.content
+        *_, last = model.stream_chat_with_tools([WEATHER], user_msg=text, **fields)
+        assert calls_of(model, last) == expected
+        results = [
+            ChatMessage(
+                role="tool", content=get_weather(**call.tool_kwargs), additional_kwargs={"tool_call_id": call.tool_id}
+            )
+            for call in model.get_tool_calls_from_response(called)
+        ]
+        final = model.chat_with_tools([WEATHER], chat_history=[*user(text), called.message, *results])
+        assert final.message.content == told(*(f"12 degrees in {city}" for city in cities))
+    assert calls_of(model, model.chat_with_tools([WEATHER], user_msg="greet")) == []
+    forced = model.chat_with_tools([WEATHER], user_msg=CALL_OSLO, tool_required=True)
+    assert calls_of(model, forced) == [("get_weather", {"city": "Oslo"})]
+
+
+async def scripted_an_agent_calls_tools_and_answers():
+    for is_stream in (False, True):
+        agent = FunctionAgent(tools=[get_weather], llm=calling(), streaming=is_stream)
+        text = f"{CALL_OSLO} then {CALL_OSLO.replace('Oslo', 'Bergen')}"
+        assert str(await agent.run(text)) == told("12 degrees in Oslo", "12 degrees in Bergen")
+
+
+def scripted_objects():
+    text = WRITE_ANN.replace("write", "call Person")
+    assert calling().as_structured_llm(Person).chat(user(text)).raw == Person(name="Ann", age=31)
+    *_, last = calling().as_structured_llm(Person).stream_chat(user(text))
+    assert last.raw.model_dump() == {"name": "Ann", "age": 31}
+    for format_ in (
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": Person.model_json_schema()}},
+    ):
+        answer = llm().chat(user(WRITE_ANN), response_format=format_).message.content
+        assert Person.model_validate_json(answer) == Person(name="Ann", age=31)
 
 
 def scripted_a_stream_that_is_closed_gives_its_place_back():
@@ -147,6 +215,21 @@ def scripted_sixteen_at_once():
 async def scripted_sixteen_at_once_in_one_loop():
     answers = await asyncio.gather(*(llm(max_tokens=4 + index).achat(user("greet")) for index in range(16)))
     assert [answer.message.content for answer in answers] == [GREETING[: 4 + index] for index in range(16)]
+
+
+def thinking_thoughts_are_not_in_the_way():
+    assert llm().chat(user("greet")).message.content == GREETING
+    assert streamed(llm().stream_chat(user("greet")))[0] == GREETING
+    model = calling()
+    assert calls_of(model, model.chat_with_tools([WEATHER], user_msg=CALL_OSLO)) == [("get_weather", {"city": "Oslo"})]
+
+
+def model_calls_and_objects_that_fit_their_schemas():
+    model = calling(temperature=0)
+    called = model.chat_with_tools([WEATHER], user_msg="How is the weather in Oslo?", tool_required=True)
+    ((name, arguments),) = calls_of(model, called)
+    assert name == "get_weather" and arguments.keys() == {"city"} and isinstance(arguments["city"], str)
+    assert isinstance(model.as_structured_llm(Person).chat(user("Ann is 31 years old.")).raw, Person)
 
 
 def model_the_capital_of_france_whole_and_streamed():

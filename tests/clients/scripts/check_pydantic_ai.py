@@ -1,34 +1,43 @@
-"""pydantic-ai: agents with plain text as their output."""
+"""pydantic-ai: agents with tools, and with text or objects as their output."""
 
 from __future__ import annotations
 
 import asyncio
 
 from openai import AsyncOpenAI
-from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput, PromptedOutput
+from pydantic import BaseModel, ConfigDict
+from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ThinkingPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from checks import (
     API,
+    CALL_OSLO,
+    CALL_TWICE,
     CAPITAL,
     GREETING,
+    LOOK,
     MODEL,
     NUM_PROMPT,
+    THOUGHT,
     UNICODE,
+    WRITE_ANN,
     araises,
     main,
     num_open,
     raises,
     repeated,
+    told,
     until_idle,
 )
 
 
 class Person(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     name: str
     age: int
 
@@ -44,6 +53,23 @@ def agent(*, model=MODEL, output_type=str, system=(), profile=None, **settings):
         model_settings=settings,
         retries=0,
     )
+
+
+def weather_agent(**fields):
+    """With a tool, and the list of what it was called with."""
+    found, asked = agent(**fields), []
+
+    @found.tool_plain
+    def get_weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return f"12 degrees in {city}"
+
+    return found, asked
+
+
+def parts_of(run, kind):
+    return [part for message in run.all_messages() for part in message.parts if isinstance(part, kind)]
 
 
 async def streamed(found, text, **fields):
@@ -109,19 +135,55 @@ async def scripted_mistakes_become_the_clients_exceptions():
     assert (error.status_code, error.body["code"]) == (404, "model_not_found")
 
 
-async def scripted_what_is_not_there_yet_is_refused_by_name():
-    for output_type, field in ((Person, "tool"), (NativeOutput(Person), "response_format")):
-        error = await araises(ModelHTTPError, agent(output_type=output_type).run("person"))
-        assert (error.status_code, error.body["code"]) == (400, "unsupported_parameter")
-        assert error.body["param"].startswith(field)
-    with_tool = agent()
+async def scripted_a_tool_is_called_and_its_result_answered():
+    for text, cities in (
+        (CALL_OSLO, ["Oslo"]),
+        (CALL_TWICE, ["Oslo", "Bergen"]),
+        (CALL_OSLO.replace("call", "look"), ["Oslo"]),
+    ):
+        found, asked = weather_agent()
+        run = await found.run(text)
+        assert sorted(asked) == sorted(cities)
+        assert run.output == told(*(f"12 degrees in {city}" for city in cities))
+        calls, returns = parts_of(run, ToolCallPart), parts_of(run, ToolReturnPart)
+        assert [(call.tool_name, call.args_as_dict()) for call in calls] == [
+            ("get_weather", {"city": city}) for city in cities
+        ]
+        assert len({call.tool_call_id for call in calls}) == len(calls)
+        assert [part.tool_call_id for part in returns] == [call.tool_call_id for call in calls]
+        answer = run.all_messages()[1]
+        assert answer.finish_reason == "tool_call" and (answer.text or "").strip() == LOOK * text.startswith("look")
 
-    @with_tool.tool_plain
-    def now() -> str:
-        return "noon"
 
-    error = await araises(ModelHTTPError, with_tool.run("greet"))
-    assert (error.status_code, error.body["code"]) == (400, "unsupported_parameter")
+async def scripted_a_tool_is_called_in_a_stream():
+    for text, cities in ((CALL_OSLO, ["Oslo"]), (CALL_TWICE, ["Oslo", "Bergen"])):
+        found, asked = weather_agent()
+        pieces, usage = await streamed(found, text)
+        assert "".join(pieces) == told(*(f"12 degrees in {city}" for city in cities)) and len(pieces) > 1
+        assert sorted(asked) == sorted(cities) and usage.requests == 2
+
+
+async def scripted_several_tools_one_after_the_other():
+    found, asked = weather_agent()
+    run = await found.run(f"{CALL_OSLO} then {CALL_OSLO.replace('Oslo', 'Bergen')}")
+    assert asked == ["Oslo", "Bergen"]
+    assert run.output == told("12 degrees in Oslo", "12 degrees in Bergen")
+
+
+async def scripted_an_object_as_a_tool_or_as_native_output():
+    for output_type, text in (
+        (Person, WRITE_ANN.replace("write", "call final_result")),
+        (ToolOutput(Person, name="person"), WRITE_ANN.replace("write", "call person")),
+        (ToolOutput(Person, name="person", strict=True), WRITE_ANN.replace("write", "call person")),
+        (NativeOutput(Person), WRITE_ANN),
+        (NativeOutput(Person, strict=True), WRITE_ANN),
+    ):
+        assert (await agent(output_type=output_type).run(text)).output == Person(name="Ann", age=31)
+        async with agent(output_type=output_type).run_stream(text) as run:
+            assert await run.get_output() == Person(name="Ann", age=31)
+        found, asked = weather_agent(output_type=output_type)
+        assert (await found.run(f"{CALL_OSLO} then {text}")).output == Person(name="Ann", age=31)
+        assert asked == ["Oslo"]
 
 
 async def scripted_an_object_that_is_asked_for_in_words():
@@ -156,6 +218,36 @@ async def scripted_sixteen_at_once():
 def scripted_without_a_loop():
     assert agent().run_sync("greet").output == GREETING
     assert raises(ModelHTTPError, agent(temperature=5).run_sync, "greet").status_code == 400
+
+
+async def thinking_a_thought_comes_before_answers_calls_and_objects():
+    run = await agent().run("greet")
+    assert run.output == GREETING
+    assert [part.content for part in parts_of(run, ThinkingPart)] == [THOUGHT]
+    assert "".join((await streamed(agent(), "greet"))[0]) == GREETING
+    found, asked = weather_agent()
+    run = await found.run(CALL_OSLO)
+    assert (run.output, asked) == (told("12 degrees in Oslo"), ["Oslo"])
+    assert [part.content for part in parts_of(run, ThinkingPart)] == [THOUGHT, THOUGHT]
+    for output_type, text in (
+        (Person, WRITE_ANN.replace("write", "call final_result")),
+        (NativeOutput(Person), WRITE_ANN),
+    ):
+        assert (await agent(output_type=output_type).run(text)).output == Person(name="Ann", age=31)
+
+
+async def model_objects_that_fit_their_schemas():
+    for output_type in (
+        Person,
+        ToolOutput(Person, strict=True),
+        NativeOutput(Person),
+        NativeOutput(Person, strict=True),
+    ):
+        found = agent(output_type=output_type, temperature=0, parallel_tool_calls=False)
+        person = (await found.run("Ann is 31 years old.")).output
+        assert isinstance(person, Person) and person.name
+        async with found.run_stream("Ann is 31 years old.") as run:
+            assert await run.get_output() == person
 
 
 async def model_the_capital_of_france_whole_and_streamed():

@@ -11,6 +11,25 @@ export const CAPITAL = "What is the capital of France?";
 export const GREETING = "Hello there, Ann. How are you?";
 export const UNICODE = "日本語 😀 👩‍👩‍👧 naïve\u2028é 한국어 \u{1f1e9}\u{1f1ea}.";
 export const NUM_PROMPT = '<user>greet""<assistant>'.length;
+export const LOOK = "Let me look.";
+export const THOUGHT = "What might Ann want?"; // of the server whose model thinks
+export const CALL_OSLO = 'call get_weather {"city": "Oslo"}';
+export const CALL_TWICE = 'call get_weather {"city": "Oslo"} get_weather {"city": "Bergen"}';
+export const WRITE_ANN = 'write {"name": "Ann", "age": 31}';
+
+export const CITY = {
+  type: "object",
+  properties: { city: { type: "string" } },
+  required: ["city"],
+  additionalProperties: false,
+};
+export const OSLO = { ...CITY, properties: { city: { enum: ["Oslo"] } } }; // what any model has to say
+export const PERSON = {
+  type: "object",
+  properties: { name: { type: "string" }, age: { type: "integer" } },
+  required: ["name", "age"],
+  additionalProperties: false,
+};
 
 const PATIENCE_MS = 10_000;
 
@@ -18,6 +37,9 @@ export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** The answer to a conversation that ends with "repeat". */
 export const repeated = (...messages) => messages.map(([role, text]) => `[${role}]${text}""`).join("");
+
+/** The answer once the tools have given these results. */
+export const told = (...results) => `The tools said: ${results.join(", ")}.`;
 
 /** Answers that the scripted server is working on. */
 export async function numOpen() {

@@ -1,7 +1,8 @@
 """What the checks of all clients share. They run in the client's environment, so: the standard library alone.
 
-A script has functions named `scripted_*`, which hold for the scripted server (clients/scripted.py), and `model_*`,
-which hold for `anllm serve` with the default model. `main` runs one of the two kinds.
+A script has functions named `scripted_*`, which hold for the scripted server (clients/scripted.py), `thinking_*`, which
+hold for the same with a model that thinks aloud, and `model_*`, which hold for `anllm serve` with the default model.
+`main` runs one of the kinds.
 """
 
 from __future__ import annotations
@@ -27,11 +28,29 @@ CAPITAL = "What is the capital of France?"
 GREETING = "Hello there, Ann. How are you?"
 UNICODE = "日本語 😀 👩‍👩‍👧 naïve\u2028é 한국어 \U0001f1e9\U0001f1ea."
 NUM_PROMPT = len('<user>greet""<assistant>')  # tokens: this server's are bytes
+LOOK = "Let me look."
+THOUGHT = "What might Ann want?"  # of the server whose model thinks
+CALL_OSLO = 'call get_weather {"city": "Oslo"}'
+CALL_TWICE = 'call get_weather {"city": "Oslo"} get_weather {"city": "Bergen"}'
+WRITE_ANN = 'write {"name": "Ann", "age": 31}'
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+OSLO = {**CITY, "properties": {"city": {"enum": ["Oslo"]}}}  # what any model has to say
 
 
 def repeated(*messages: tuple[str, str]) -> str:
     """The answer to a conversation that ends with "repeat"."""
     return "".join(f'[{role}]{text}""' for role, text in messages)
+
+
+def told(*results: str) -> str:
+    """The answer once the tools have given these results."""
+    return f"The tools said: {', '.join(results)}."
 
 
 def num_open() -> int:

@@ -44,7 +44,7 @@ def tool_use(request: ChatCompletionRequest) -> ToolUse:
     offered = tuple(map(plain_tool, functions))
     allowed, min_calls = _chosen(request, {function.name for function in functions})
     callable_ = tuple(tool for tool in offered if name_of(tool) in allowed)
-    use = ToolUse(offered, callable_, min_calls, 1 if request.parallel_tool_calls is False else None)
+    use = ToolUse(offered, callable_, min_calls, _max_calls(request))
     if use.is_bound:
         _check_schemas(use, "tools", "function.")
     return use
@@ -70,6 +70,15 @@ def _legacy_use(request: ChatCompletionRequest) -> ToolUse:
     use = ToolUse(offered, tuple(tool for tool in offered if name_of(tool) == choice["name"]), 1, 1, is_legacy=True)
     _check_schemas(use, "functions", "")
     return use
+
+
+def _max_calls(request: ChatCompletionRequest) -> int | None:
+    """A function that is named is called once, as with other servers, unless the request says otherwise: who names one
+    wants its arguments, and small models would give them again and again."""
+    choice = request.tool_choice
+    is_named = isinstance(choice, dict) and choice.get("type") == "function"
+    is_parallel = not is_named if request.parallel_tool_calls is None else request.parallel_tool_calls
+    return None if is_parallel else 1
 
 
 def _chosen(request: ChatCompletionRequest, names: set[str]) -> tuple[set[str], int]:
