@@ -230,3 +230,13 @@ def test_a_process_that_can_not_start_is_told(vocabulary: Vocabulary, monkeypatc
     with pytest.raises(NotReadyError):
         checker.check(regex("a"))
     checker.close()
+
+
+LOOKING = {"type": "object", "properties": {"pattern": {"type": "string", "pattern": "^(?!x)[a-z]+$"}}}
+
+
+def test_a_pattern_that_looks_around_is_left_out_unless_strict(checker: GrammarChecker) -> None:
+    assert "(?!" not in checker.check(json_schema(LOOKING, strict=None))
+    assert "look-around" in str(error_of(checker, json_schema(LOOKING, strict=True)))
+    kept = {"enum": [{"pattern": "(?=x)"}]}
+    assert "(?=x)" in checker.check(json_schema(kept, strict=None))

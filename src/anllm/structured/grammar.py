@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 
 from anllm.structured.errors import GrammarError
 from anllm.structured.one_of import with_disjoint_one_of
-from anllm.structured.schema import check_schema
+from anllm.structured.schema import check_schema, without_look_around
 
 MAX_GRAMMAR_BYTES = 1_000_000
 MAX_GBNF_BYTES = 100_000
@@ -146,6 +146,8 @@ def embedded_schema(schema: dict[str, object], *, is_lenient: bool = False, has_
     if has_fixed_spacing:
         spacing = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
     options = {**spacing, "coerce_one_of": is_lenient, "lenient": is_lenient}
+    if is_lenient:
+        schema = without_look_around(schema)
     document = {**with_disjoint_one_of(schema), "x-guidance": options}
     if not _DRAFTS.fullmatch(str(document.get("$schema"))):
         document.pop("$schema", None)

@@ -6,6 +6,7 @@ checked, with the JSON pointer of the subschema that breaks it. Which keywords a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeGuard
 
@@ -80,6 +81,23 @@ def subschemas(schema: dict[str, object]) -> Iterator[tuple[str, object]]:
 def is_pointer(reference: object) -> TypeGuard[str]:
     """Whether a $ref names a part of its own document by its place."""
     return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+
+
+_LOOKS_AROUND = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")
+
+
+def without_look_around(schema: dict[str, object]) -> dict[str, object]:
+    """The schema without patterns that look around or back, which ECMA's regexes may and the compiler's can't."""
+
+    def inner(value: object) -> object:
+        if isinstance(value, list):
+            return [inner(item) for item in value]
+        return without_look_around(value) if isinstance(value, dict) else value
+
+    pattern = schema.get("pattern")
+    dropped = {"pattern"} if isinstance(pattern, str) and _LOOKS_AROUND.search(pattern) else set()
+    values = {"enum", "const"}  # no schemas
+    return {name: value if name in values else inner(value) for name, value in schema.items() if name not in dropped}
 
 
 def closed(schema: dict[str, object]) -> dict[str, object]:
