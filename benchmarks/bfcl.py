@@ -106,7 +106,8 @@ def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def what_is_wrong(case: Case, calls: Sequence[Call]) -> str | None:
-    """Why `calls` are not those of the case, in any order; None if they are."""
+    """Why `calls` are not those of the case, in any order; None if they are. A reason for each call that may be the one
+    that is missing."""
     if len(calls) != len(case.answers):
         return f"{len(calls)} calls instead of {len(case.answers)}"
     functions = {function["name"]: function for function in case.functions}
@@ -115,7 +116,7 @@ def what_is_wrong(case: Case, calls: Sequence[Call]) -> str | None:
         ((name, values),) = answer.items()
         reasons = [_wrong_in_call(functions[name], call, values) for call in left]
         if None not in reasons:
-            return reasons[0] if len(reasons) == 1 else f"no call is {name} {json.dumps(values)}"
+            return "; ".join(filter(None, reasons))
         del left[reasons.index(None)]
     return None
 

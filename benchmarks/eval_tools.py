@@ -8,7 +8,8 @@ Each case is asked three ways: `required` has tools and tool_choice "required"; 
 
 Prints one JSON line a way, then a table. A call fits if its function is one of those given and its arguments are JSON
 that the function's schema allows. A case is right if its calls are those that BFCL has for it (bfcl.py). A call that
-max_tokens cut off in the middle is no call; such answers are counted by themselves.
+max_tokens cut off in the middle is no call; such answers are counted by themselves. So are calls that the model wrote
+as JSON where it has another form for them, which the server takes for content.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ Answer with nothing but a JSON array of all calls that the request needs:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for a case. is_cut: max_tokens ended it. error: it was no answer at all."""
+    """What came back for a case. is_cut: max_tokens ended it. in_content: calls that the server took for content.
+    error: it was no answer at all."""
 
     case: Case
     calls: Sequence[Call] = ()
     is_cut: bool = False
+    in_content: Sequence[Call] = ()
     prompt_tokens: int = 0
     output_tokens: int = 0
     error: str | None = None
@@ -142,9 +145,10 @@ async def _ask(client: httpx.AsyncClient, url: str, common: dict[str, Any], case
     body = response.json()
     choice, usage = body["choices"][0], body["usage"]
     message = choice["message"]
-    calls = calls_in_text(message["content"] or "") if way == "text" else calls_in_message(message)
+    in_text = calls_in_text(message["content"] or "")
+    calls, in_content = (in_text, []) if way == "text" else (calls_in_message(message), in_text)
     is_cut = choice["finish_reason"] == "length"
-    return Answer(case, calls, is_cut, usage["prompt_tokens"], usage["completion_tokens"])
+    return Answer(case, calls, is_cut, in_content, usage["prompt_tokens"], usage["completion_tokens"])
 
 
 def figures(answers: list[Answer]) -> dict[str, Any]:
@@ -157,6 +161,7 @@ def figures(answers: list[Answer]) -> dict[str, Any]:
         "errors": sum(answer.error is not None for answer in answers),
         "with_calls": sum(bool(answer.whole_calls()) for answer in answers),
         "cut": [answer.case.id for answer in answers if answer.is_cut],
+        "in_content": sum(_misfit(answer.case, call) is None for answer in answers for call in answer.in_content),
         "calls": num_calls,
         "fit": num_calls - sum(map(len, misfits.values())),
         "right": {name: sum(answer.wrong() is None for answer in group) for name, group in by_category.items()},
@@ -176,6 +181,7 @@ def table(columns: dict[str, dict[str, Any]]) -> str:
         **{
             f"right: {name}": lambda way, name=name: f"{way['right'][name]} of {way['of'][name]}" for name in CATEGORIES
         },
+        "calls written as content": lambda way: str(way["in_content"]),
         "cut by max_tokens": lambda way: str(len(way["cut"])),
         "tokens in, out": lambda way: f"{way['prompt_tokens']:,}, {way['output_tokens']:,}",
         "seconds": lambda way: f"{way['seconds']:.0f}",

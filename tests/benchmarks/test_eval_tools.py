@@ -69,6 +69,11 @@ def test_a_call_that_was_cut_off_is_no_call():
     assert counted["right"]["simple"] == 1
 
 
+def test_calls_that_were_taken_for_content_are_counted_by_themselves():
+    counted = figures([Answer(CASE, in_content=[RIGHT, RIGHT, Call("", None)])])
+    assert (counted["calls"], counted["in_content"], counted["with_calls"]) == (0, 2, 0)
+
+
 def test_the_table_has_a_column_for_each_way():
     answers = [Answer(CASE, [RIGHT], output_tokens=1234), Answer(CASE, error="500")]
     lines = table({"required": {**figures(answers), "seconds": 1.2}}).splitlines()
