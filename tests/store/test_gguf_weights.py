@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from anllm.errors import ModelError
 from anllm.store.gguf_convert import convert
+from anllm.store.gguf_weights import repack
 
 QUANTISED = [Kind.Q4_0, Kind.Q4_1, Kind.Q8_0]
 NAMES = {
@@ -91,14 +92,42 @@ def test_quantised_matrices_stay_packed(make_gguf, tmp_path, progress):
 
 
 def test_a_bias_too_large_for_float16_makes_scales_and_biases_float32(tmp_path):
-    from anllm.store.gguf_weights import repack
-
     values = np.linspace(-127 * 600, 127 * 600, 32, dtype=np.float32)[None]
     data = gguf.quants.quantize(values, Kind.Q8_0)
     tensor = gguf.ReaderTensor("w", Kind.Q8_0, np.array([32, 1]), 32, data.nbytes, 0, data, None)
     tensors = {name: t.array for name, t in repack(tensor, "w.weight", Kind.F32, None).items()}
     assert tensors["w.scales"].dtype == tensors["w.biases"].dtype == np.float32
     np.testing.assert_array_equal(values_of(tensors, "w.weight"), gguf.quants.dequantize(data, Kind.Q8_0))
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_K, Kind.Q5_K, Kind.Q6_K], ids=lambda kind: kind.name)
+def test_k_quants_become_float16(kind):
+    tensor = k_quantised(kind, scale=2**-6)
+    values = gguf.quants.dequantize(tensor.data, kind)
+    made = repack(tensor, "w.weight", Kind.F16, None)
+    assert made.keys() == {"w.weight"} and made["w.weight"].dtype == "F16"
+    np.testing.assert_array_equal(made["w.weight"].array, values.astype(np.float16))
+    in_order = repack(tensor, "w.weight", Kind.F16, 2)["w.weight"].array  # (2 heads, 2 halves, 2 rows)
+    np.testing.assert_array_equal(in_order, values.astype(np.float16)[[0, 2, 1, 3, 4, 6, 5, 7]])
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_K, Kind.Q5_K, Kind.Q6_K], ids=lambda kind: kind.name)
+def test_k_quants_too_large_for_float16_become_float32(kind):
+    tensor = k_quantised(kind, scale=2**12)
+    made = repack(tensor, "w.weight", Kind.F16, None)["w.weight"]
+    assert made.dtype == "F32"
+    np.testing.assert_array_equal(made.array, gguf.quants.dequantize(tensor.data, kind))
+
+
+def k_quantised(kind: Kind, scale: float) -> gguf.ReaderTensor:
+    """8 rows of 2 blocks: random bytes with `scale` as each block's float16 scale (and scale of minima)."""
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    data = np.random.default_rng(3).integers(0, 256, (16, size), dtype=np.uint8)
+    starts = [size - 2] if kind == Kind.Q6_K else [0, 2]
+    for start in starts:
+        data[:, start : start + 2] = np.array([scale], np.float16).view(np.uint8)
+    data = data.reshape(8, 2 * size)
+    return gguf.ReaderTensor("w", kind, np.array([512, 8]), 8 * 512, data.nbytes, 0, data, None)
 
 
 def test_norms_take_the_type_of_the_scales_when_they_lose_nothing(make_gguf, tmp_path, progress):
@@ -141,7 +170,7 @@ def test_progress_counts_every_byte_of_the_tensors(make_gguf, tmp_path, progress
     [
         ({"architecture": "gemma3"}, ["'gemma3'", "llama and qwen2"]),
         ({"matrix_type": Kind.Q5_0}, ["Q5_0", "Q4_0, Q4_1, Q8_0"]),
-        ({"matrix_type": Kind.Q4_K, "embedding_type": Kind.Q5_1}, ["Q4_K, Q5_1"]),
+        ({"matrix_type": Kind.Q2_K, "embedding_type": Kind.Q5_1}, ["Q2_K, Q5_1"]),
         ({"extra_tensors": {"blk.0.attn_q.bias": np.zeros(64, np.float32)}}, ["blk.0.attn_q.bias", "plain llama"]),
         ({"without": ("blk.1.ffn_up.weight",)}, ["lacks 1", "blk.1.ffn_up.weight"]),
         ({"metadata": {"split.count": 3}}, ["one part of several"]),

@@ -1,4 +1,4 @@
-"""A .gguf file -> a model folder in mlx-lm's form. Without MLX, and without changing a value.
+"""A .gguf file -> a model folder in mlx-lm's form. Without MLX.
 
 Knows the order of the work; what a tensor, a setting or a token becomes is in gguf_weights, gguf_config and
 gguf_tokenizer.

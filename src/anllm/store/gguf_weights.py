@@ -1,7 +1,8 @@
-"""The tensors of a GGUF file under the names and in the layout that MLX expects. No value changes.
+"""The tensors of a GGUF file under the names and in the layout that MLX expects.
 
 Quantised blocks are re-packed, not re-quantised: GGUF's Q4_0, Q4_1 and Q8_0 are MLX's affine quantisation with groups
-of 32, w = scale * q + bias. Block layouts: ggml-common.h of llama.cpp. Knows numpy only, not MLX.
+of 32, w = scale * q + bias. No value changes. K-quants have scales of scales, which MLX has not: they become float16.
+Block layouts: ggml-common.h of llama.cpp. Knows numpy only, not MLX.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, ReaderTensor
+from gguf.quants import dequantize
 
 from anllm.errors import ModelError
 from anllm.store.gguf_file import GGUFFile
@@ -22,6 +24,7 @@ Array = npt.NDArray[Any]
 
 GROUP_SIZE = 32
 BITS = {GGMLQuantizationType.Q4_0: 4, GGMLQuantizationType.Q4_1: 4, GGMLQuantizationType.Q8_0: 8}
+K_QUANTS = (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q5_K, GGMLQuantizationType.Q6_K)
 FLOATS = {GGMLQuantizationType.F32: "F32", GGMLQuantizationType.F16: "F16", GGMLQuantizationType.BF16: "BF16"}
 ARCHITECTURES = ("llama", "qwen2")
 ROPE_FACTORS = "rope_freqs.weight"  # not a weight: gguf_config reads it
@@ -76,7 +79,7 @@ def _expected_names(architecture: str, num_layers: int) -> dict[str, str]:
 
 
 def _check_types(gguf_file: GGUFFile) -> None:
-    readable = {**FLOATS, **BITS}
+    readable = (*FLOATS, *BITS, *K_QUANTS)
     unreadable = {t.tensor_type.name for t in gguf_file.tensors.values() if t.tensor_type not in readable}
     flat = {t.tensor_type.name for t in gguf_file.tensors.values() if t.data.ndim == 1 and t.tensor_type not in FLOATS}
     if unreadable or flat:
@@ -92,7 +95,7 @@ def vector_dtype(tensors: Mapping[str, ReaderTensor]) -> GGMLQuantizationType:
     GGUF writers widen vectors to F32. Left so, one norm turns all activations and the KV cache into float32.
     """
     kinds = {tensor.tensor_type for tensor in tensors.values() if tensor.data.ndim > 1}
-    if kinds & (BITS.keys() | {GGMLQuantizationType.F16}):
+    if kinds & {*BITS, *K_QUANTS, GGMLQuantizationType.F16}:
         narrow = GGMLQuantizationType.F16
     elif GGMLQuantizationType.BF16 in kinds:
         narrow = GGMLQuantizationType.BF16
@@ -120,6 +123,8 @@ def repack(tensor: ReaderTensor, name: str, vectors: GGMLQuantizationType, num_h
     (q and k of llama); None for others.
     """
     data = tensor.data if num_heads is None else _unpermute(tensor.data, num_heads)
+    if tensor.tensor_type in K_QUANTS:
+        return {name: _widened(data, tensor.tensor_type)}
     if tensor.tensor_type not in BITS:
         return {name: _float_tensor(tensor, data, vectors)}
     blocks = data.reshape(
@@ -151,6 +156,14 @@ def _float_tensor(tensor: ReaderTensor, data: Array, vectors: GGMLQuantizationTy
             return Tensor("BF16", (data.view(np.uint32) >> 16).astype("<u2"))
         return Tensor("BF16", np.ascontiguousarray(data).view("<u2"))
     return Tensor(FLOATS[kind], data.astype("<f2" if kind == GGMLQuantizationType.F16 else "<f4", order="C"))
+
+
+def _widened(data: Array, kind: GGMLQuantizationType) -> Tensor:
+    """The values, rounded to float16; as float32 where one is too large for that."""
+    values = dequantize(data, kind)  # (rows, columns), float32
+    with np.errstate(over="ignore"):
+        narrow = values.astype("<f2")
+    return Tensor("F16", narrow) if np.isfinite(narrow).all() else Tensor("F32", values.astype("<f4"))
 
 
 def _scale_tensor(values: Array) -> Tensor:
