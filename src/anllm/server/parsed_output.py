@@ -46,6 +46,7 @@ class ParsedOutput:
         self._num_tokens = 0
         self._num_reasoning_tokens = 0
         self._stopped = False
+        self._has_calls = False
 
     @property
     def stopped(self) -> bool:
@@ -62,7 +63,8 @@ class ParsedOutput:
 
     @property
     def has_calls(self) -> bool:
-        return self._parser.num_calls > 0
+        """Whether a call is among the pieces that went out."""
+        return self._has_calls
 
     def add(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> list[Piece]:
         """The pieces that these tokens let go out. logprobs: one a token, if there are any."""
@@ -100,16 +102,18 @@ class ParsedOutput:
         """The same pieces, the content without stop strings; none behind one."""
         passed: list[Piece] = []
         for piece in pieces:
-            if self._tokens is not None:
-                self._tokens.place(piece)
             if isinstance(piece, CallBegun) and self._calls_left is not None:
                 self._calls_left -= 1
                 self._stopped = self._calls_left < 0
                 if self._stopped:
                     break
             if not isinstance(piece, Content):
+                self._has_calls = self._has_calls or isinstance(piece, CallBegun)
                 passed += [*self._released(""), piece]
-            elif self._matcher is None:
+                self._place(piece)
+                continue
+            self._place(piece)
+            if self._matcher is None:
                 passed += self._out(piece.text)
             else:
                 text, self._stopped = self._matcher.add(piece.text)
@@ -117,6 +121,10 @@ class ParsedOutput:
                 if self._stopped:
                     break
         return passed
+
+    def _place(self, piece: Piece) -> None:
+        if self._tokens is not None:
+            self._tokens.place(piece)
 
     def _released(self, text: str) -> list[Piece]:
         """What the stop strings hold back, since content ends here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
@@ -95,70 +95,39 @@ class Tool(RequestModel):
     function: Function
 
 
-# Looked at by hand in convert.py, for its words; the schema says what it finds right.
+_NAMED: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+_NAMED_TOOL = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, "function": _NAMED},
+    "required": ["type", "function"],
+}
+_ALLOWED_TOOLS = {
+    "type": "object",
+    "properties": {
+        "mode": {"enum": ["auto", "required"]},
+        "tools": {"type": "array", "minItems": 1, "items": _NAMED_TOOL},
+    },
+    "required": ["mode", "tools"],
+}
+
+# Looked at by hand in tools.py, for its words; the schemas say what it finds right.
 ToolChoice = Annotated[
     StringOrObject,
     WithJsonSchema(
         {
             "anyOf": [
                 {"enum": ["none", "auto", "required"]},
+                _NAMED_TOOL,
                 {
                     "type": "object",
-                    "properties": {
-                        "type": {"const": "function"},
-                        "function": {
-                            "type": "object",
-                            "properties": {"name": {"type": "string"}},
-                            "required": ["name"],
-                        },
-                    },
-                    "required": ["type", "function"],
-                },
-                {
-                    "type": "object",
-                    "properties": {
-                        "type": {"const": "allowed_tools"},
-                        "allowed_tools": {
-                            "type": "object",
-                            "properties": {
-                                "mode": {"enum": ["auto", "required"]},
-                                "tools": {
-                                    "type": "array",
-                                    "minItems": 1,
-                                    "items": {
-                                        "type": "object",
-                                        "properties": {
-                                            "type": {"const": "function"},
-                                            "function": {
-                                                "type": "object",
-                                                "properties": {"name": {"type": "string"}},
-                                                "required": ["name"],
-                                            },
-                                        },
-                                        "required": ["type", "function"],
-                                    },
-                                },
-                            },
-                            "required": ["mode", "tools"],
-                        },
-                    },
+                    "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": _ALLOWED_TOOLS},
                     "required": ["type", "allowed_tools"],
                 },
             ]
         }
     ),
 ]
-FunctionCall = Annotated[
-    StringOrObject,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["none", "auto"]},
-                {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-            ]
-        }
-    ),
-]
+FunctionCall = Annotated[StringOrObject, WithJsonSchema({"anyOf": [{"enum": ["none", "auto"]}, _NAMED]})]
 Modality = Annotated[str, WithJsonSchema({"const": "text"})]
 
 
