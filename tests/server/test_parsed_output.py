@@ -85,9 +85,8 @@ def read(answer: ParsedOutput, token_ids: list[int]) -> tuple[list[Piece], list[
     return list(joined(pieces)), raws
 
 
-PARTS = st.lists(st.sampled_from(["Hi", " ", "<", "é🙂", "tool", "\n", "a < b", "北京", "<tool"]), max_size=6).map(
-    "".join
-)
+WORDS = ["Hi", " ", "<", "é🙂", "tool", "\n", "a < b", "北京", "<tool"]
+PARTS = st.lists(st.sampled_from(WORDS), max_size=6).map("".join)
 
 
 @settings(max_examples=300, deadline=None)

@@ -67,11 +67,18 @@ class Reader:
         self.has_called = False
         self._text = ""
         self._position = 0
+        self._num_gone = 0
         self._is_complete = False
         self._is_cut = False
         self._record: list[str] | None = None
 
+    @property
+    def num_taken(self) -> int:
+        """Characters taken since the beginning."""
+        return self._num_gone + self._position
+
     def feed(self, text: str) -> None:
+        self._num_gone += self._position
         self._text = self._text[self._position :] + text
         self._position = 0
 

@@ -20,14 +20,21 @@ __all__ = ["CallArguments", "CallBegun", "Content", "OutputParser", "Piece", "Re
 
 
 class OutputParser:
-    """Reads one answer. Made by OutputFormat.parser()."""
+    """Reads one answer. Made by OutputFormat.parser().
+
+    placed: the pieces of the last add() or finish(), neighbours apart, each with the number of characters of the answer
+        that were taken when it came: it is of the text before them, but for whitespace.
+    """
 
     def __init__(self, reader: Reader, steps: Steps[None]) -> None:
         self._reader = reader
         self._steps = steps
         self._num_calls = 0
         self._is_over = False
+        self._num_begun = 0
+        self.placed: list[tuple[Piece, int]] = []
         self._advance()  # over what the prompt has begun, which is no part of the answer
+        self._num_begun = reader.num_taken
 
     @property
     def num_calls(self) -> int:
@@ -58,7 +65,7 @@ class OutputParser:
         return self._advance()
 
     def _advance(self) -> list[Piece]:
-        pieces: list[Piece] = []
+        self.placed = []
         while not self._is_over:
             try:
                 piece = next(self._steps)
@@ -67,9 +74,9 @@ class OutputParser:
                 break
             if piece is None:
                 break
-            pieces.append(piece)
+            self.placed.append((piece, self._reader.num_taken - self._num_begun))
             self._num_calls += isinstance(piece, CallBegun)
-        return list(joined(pieces))
+        return list(joined(piece for piece, _ in self.placed))
 
 
 def joined(pieces: Iterable[Piece]) -> Iterable[Piece]:

@@ -1,7 +1,8 @@
 """Which tokens the content of a parsed answer is made of, for log probabilities.
 
-A parser gives no account of what it drops: markup, blanks, what it rewrites. So each piece is looked for in the text
-that the tokens gave, from where the last one ended; tokens without a share in the content are forgotten.
+A parser tells how far it has read when it gives a piece, not what it dropped on the way: markup, blanks, what it
+rewrites. So each piece is looked for in the text that the tokens gave, backwards from there; tokens without a share in
+the content are forgotten.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class ContentTokens:
             last = self._read.pop()
             self._read.append(_Read(last.token_id, last.logprobs, last.start, last.end + len(text), 0))
 
-    def place(self, piece: Piece) -> None:
-        """The next piece that the parser gave."""
+    def place(self, piece: Piece, num_taken: int) -> None:
+        """The next piece that the parser gave, and the characters that it had read by then."""
         if isinstance(piece, CallBegun):
             return
-        start = self._text.find(piece.text, self._decided - self._offset)
+        start = self._text.rfind(piece.text, self._decided - self._offset, num_taken - self._offset)
         if start < 0:  # rewritten by the parser
             return
         self._decided = self._offset + start + len(piece.text)

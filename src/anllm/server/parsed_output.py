@@ -5,6 +5,7 @@ Beside anllm.text.output, which is for answers that are one text. One sequence, 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from anllm.core.events import TokenLogprobs
@@ -89,7 +90,9 @@ class ParsedOutput:
         text = self._detokenizer.finish()
         if self._tokens is not None:
             self._tokens.finish(text)
-        pieces = self._parsed([*(self._parser.add(text) if text else ()), *self._parser.finish(is_cut=is_cut)])
+        pieces = self._parsed(self._parser.add(text)) if text else []
+        if not self._stopped:
+            pieces += self._parsed(self._parser.finish(is_cut=is_cut))
         if not self._stopped:
             pieces += self._released("")
         return pieces
@@ -101,6 +104,7 @@ class ParsedOutput:
     def _parsed(self, pieces: Sequence[Piece]) -> list[Piece]:
         """The same pieces, the content without stop strings; none behind one."""
         passed: list[Piece] = []
+        placed = deque(self._parser.placed)
         for piece in pieces:
             if isinstance(piece, CallBegun) and self._calls_left is not None:
                 self._calls_left -= 1
@@ -110,9 +114,9 @@ class ParsedOutput:
             if not isinstance(piece, Content):
                 self._has_calls = self._has_calls or isinstance(piece, CallBegun)
                 passed += [*self._released(""), piece]
-                self._place(piece)
+                self._place(piece, placed)
                 continue
-            self._place(piece)
+            self._place(piece, placed)
             if self._matcher is None:
                 passed += self._out(piece.text)
             else:
@@ -122,9 +126,15 @@ class ParsedOutput:
                     break
         return passed
 
-    def _place(self, piece: Piece) -> None:
-        if self._tokens is not None:
-            self._tokens.place(piece)
+    def _place(self, piece: Piece, placed: deque[tuple[Piece, int]]) -> None:
+        """Tell the tokens where the piece's own pieces stand. placed: all that are left; these are taken."""
+        if self._tokens is None:
+            return
+        missing = 1 if isinstance(piece, CallBegun) else len(piece.text)
+        while missing > 0:
+            part, num_taken = placed.popleft()
+            self._tokens.place(part, num_taken)
+            missing -= 1 if isinstance(part, CallBegun) else len(part.text)
 
     def _released(self, text: str) -> list[Piece]:
         """What the stop strings hold back, since content ends here."""
