@@ -71,7 +71,7 @@ SHARED = [
     ("skip_special_number", {"skip_special_tokens": 0}, "skip_special_tokens", "invalid_type"),
     ("keep_stop_string", {"include_stop_str_in_output": "true"}, "include_stop_str_in_output", "invalid_type"),
     ("guided_json_no_schema", {"guided_json": {"type": "strin"}}, "guided_json", "invalid_grammar"),
-    ("guided_json_text", {"guided_json": "{"}, "guided_json", "invalid_value"),
+    ("guided_json_text", {"guided_json": "{"}, "guided_json", "invalid_grammar"),
     ("guided_choice_empty", {"guided_choice": []}, "guided_choice", "invalid_grammar"),
     ("F_9_regex", {"guided_regex": "(["}, "guided_regex", "invalid_grammar"),
     ("F_9_grammar", {"guided_grammar": "start: ("}, "guided_grammar", "invalid_grammar"),

@@ -127,7 +127,8 @@ def _of_json(param: str, value: str | dict[str, object] | None) -> Structure | N
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise invalid(param, "must be a JSON schema, as an object or as JSON text", given=value) from None
+            rule = "must be a JSON schema, as an object or as JSON text"
+            raise invalid(param, rule, GrammarError.code, given=value) from None
     schema = value
     return _made(param, lambda: grammar.json_schema(schema, strict=None))
 
