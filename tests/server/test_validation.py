@@ -249,10 +249,29 @@ CHAT_ONLY = [
         "F_8_strict_reference",
         {
             "tools": [
-                {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"$ref": "#/$defs/x"}}}
+                TOOL,
+                {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"$ref": "#/$defs/x"}}},
             ]
         },
-        "tools",
+        "tools[1].function.parameters",
+        "invalid_grammar",
+    ),
+    (
+        "strict_tool_unsupported",
+        {
+            "tools": [
+                TOOL,
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "f",
+                        "strict": True,
+                        "parameters": {"properties": {"a": {"type": "array", "uniqueItems": True}}},
+                    },
+                },
+            ]
+        },
+        "tools[1].function.parameters",
         "invalid_grammar",
     ),
     (

@@ -36,10 +36,12 @@ class NoGrammars:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A grammar that is wanted, and the field that it comes from."""
+    """A grammar that is wanted, and the field that it comes from. parts: grammars of its parts, each with a field of its
+    own, to find out which of them is at fault."""
 
     source: GrammarSource
     param: str
+    parts: tuple[Structure, ...] = ()
 
 
 def structure_of(request: GenerationRequest) -> Structure | None:
@@ -67,11 +69,17 @@ async def bind(prompts: Prompts, structure: Structure | None, checker: GrammarCh
     """The prompts with the grammar, once it is known to compile."""
     if structure is None:
         return prompts
-    try:
-        text = await asyncio.to_thread(checker.check, structure.source)
-    except GrammarError as error:
-        raise named(error, structure.param) from error
+    text = await asyncio.to_thread(_checked, structure, checker)
     return replace(prompts, sampling=replace(prompts.sampling, grammar=text))
+
+
+def _checked(structure: Structure, checker: GrammarChecker) -> str:
+    try:
+        return checker.check(structure.source)
+    except GrammarError as error:
+        for part in structure.parts:
+            _checked(part, checker)
+        raise named(error, structure.param) from error
 
 
 def named(error: GrammarError, param: str) -> GrammarError:

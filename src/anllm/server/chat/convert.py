@@ -12,7 +12,7 @@ from anllm.parsers.choose import OutputFormat
 from anllm.parsers.stream import OutputParser
 from anllm.server.body import JsonObject
 from anllm.server.chat.protocol import CalledFunction, ChatCompletionRequest, ContentPart, Message, ToolCall
-from anllm.server.chat.tools import Tool, ToolUse, tool_use
+from anllm.server.chat.tools import Tool, ToolUse, strict_schemas, tool_use
 from anllm.server.convert import check_shared_rules, encode, to_prompts
 from anllm.server.field_support import NEUTRAL_CHAT_VALUES, refuse_unsupported
 from anllm.server.generation import Prompts
@@ -153,7 +153,7 @@ def _bound(structure: Structure | None, model: LoadedModel, text: str, use: Tool
         calls = formats.call_grammar(
             text, use.callable, min_calls=use.min_calls, max_calls=use.max_calls, special_id=special_id
         )
-        return Structure(around_schemas(calls), param)
+        return Structure(around_schemas(calls), param, strict_schemas(use))
     if structure is not None and (use.callable or formats.splits_answers):
 
         def answer(body: str) -> str:
@@ -161,7 +161,8 @@ def _bound(structure: Structure | None, model: LoadedModel, text: str, use: Tool
 
         return replace(structure, source=embedded(structure.source, answer))
     if use.is_bound:
-        return Structure(around_schemas(formats.free_grammar(text, use.callable, special_id=special_id)), param)
+        free = formats.free_grammar(text, use.callable, special_id=special_id)
+        return Structure(around_schemas(free), param, strict_schemas(use))
     return structure
 
 

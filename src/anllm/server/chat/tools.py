@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anllm.server.chat.protocol import ChatCompletionRequest, Function
-from anllm.server.structured import named
+from anllm.server.structured import Structure, named
 from anllm.server.validation import invalid, missing
 from anllm.structured.errors import GrammarError
+from anllm.structured.grammar import json_schema
 from anllm.structured.schema import check_schema
 
 Tool = Mapping[str, object]
@@ -48,6 +49,16 @@ def tool_use(request: ChatCompletionRequest) -> ToolUse:
     if use.is_bound:
         _check_schemas(use, "tools", "function.")
     return use
+
+
+def strict_schemas(use: ToolUse) -> tuple[Structure, ...]:
+    """Of the functions that may be called and are strict, each by itself."""
+    param, path = ("functions", "") if use.is_legacy else ("tools", "function.")
+    return tuple(
+        Structure(json_schema(_parameters(tool), strict=True), f"{param}[{index}].{path}parameters")
+        for index, tool in enumerate(use.offered)
+        if tool in use.callable and _is_strict(tool)
+    )
 
 
 def name_of(tool: Tool) -> str:
