@@ -36,8 +36,10 @@ class NoGrammars:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A grammar that is wanted, and the field that it comes from. parts: grammars of its parts, each with a field of its
-    own, to find out which of them is at fault."""
+    """A grammar that is wanted, and the field that it comes from.
+
+    parts: grammars of its parts, each with a field of its own, to find out which of them is at fault.
+    """
 
     source: GrammarSource
     param: str
