@@ -98,8 +98,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc")
 def test_freed_memory_is_kept_for_the_next_arrays() -> None:
-    def faults(what: str) -> int:
-        command = [sys.executable, "-c", FAULTS, what]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-    assert faults("keep") < 0.1 * faults("give back")
+    """20 times 12 arrays of 2,048 pages. What the system gave is touched once; given back, it would be 368,000 times,
+    unless something lies at the end of the heap by chance."""
+    command = [sys.executable, "-c", FAULTS, "keep"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20_000
