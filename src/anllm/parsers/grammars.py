@@ -8,7 +8,7 @@ from anllm.errors import InvalidRequestError
 from anllm.parsers.lark import ANY_TEXT, LENIENT, Lark, SpecialId, excluding, repeated
 from anllm.parsers.parameters import simplified
 from anllm.parsers.reasoning.tags import TaggedReasoning
-from anllm.parsers.schema import function_of, name_of, parameters_of, properties_of
+from anllm.parsers.schema import is_strict, name_of, parameters_of, properties_of
 from anllm.parsers.tools.harmony import CHANNEL, END, MESSAGE, START, Harmony, prompt_tail
 from anllm.parsers.tools.interface import Tool, ToolFormat
 
@@ -46,7 +46,7 @@ class GrammarBuilder:
 
     def free(self, tools: Sequence[Tool]) -> str:
         """Any text; a call that begins in it must be one of a tool, and fit it if the tool is strict."""
-        shown = [tool if function_of(tool).get("strict") is True else loose(tool) for tool in tools]
+        shown = [tool if is_strict(tool) else loose(tool) for tool in tools]
         lark, section = self._lark, self._format.section
         if self._is_harmony:
             preamble = lark.text_before(NEXT, without=[END])
@@ -94,7 +94,7 @@ class GrammarBuilder:
 
     def _call_rule(self, tool: Tool) -> str:
         """As exact as format and engine allow; of a tool that is strict, exact or refused."""
-        if function_of(tool).get("strict") is True:
+        if is_strict(tool):
             return self._format.call_rule(tool, self._lark)
         parameters = {**parameters_of(tool), **LENIENT}
         try:

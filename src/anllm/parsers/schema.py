@@ -35,6 +35,11 @@ def parameters_of(tool: Mapping[str, object]) -> Schema:
     return {"type": "object", **parameters}
 
 
+def is_strict(tool: Mapping[str, object]) -> bool:
+    """Whether the arguments have to fit the schema even where the call is the model's own choice."""
+    return function_of(tool).get("strict") is True
+
+
 def properties_of(schema: Schema) -> Mapping[str, object]:
     properties = schema.get("properties")
     return properties if isinstance(properties, Mapping) else {}

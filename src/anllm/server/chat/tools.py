@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from anllm.parsers.schema import is_strict, name_of, parameters_of
 from anllm.server.chat.protocol import ChatCompletionRequest, Function
 from anllm.server.structured import Structure, named
 from anllm.server.validation import invalid, missing
@@ -32,7 +33,7 @@ class ToolUse:
     @property
     def is_bound(self) -> bool:
         """Whether calls have to fit their schemas."""
-        return bool(self.callable) and (self.min_calls > 0 or any(_is_strict(tool) for tool in self.callable))
+        return bool(self.callable) and (self.min_calls > 0 or any(is_strict(tool) for tool in self.callable))
 
 
 def tool_use(request: ChatCompletionRequest) -> ToolUse:
@@ -55,14 +56,10 @@ def strict_schemas(use: ToolUse) -> tuple[Structure, ...]:
     """Of the functions that may be called and are strict, each by itself."""
     param, path = ("functions", "") if use.is_legacy else ("tools", "function.")
     return tuple(
-        Structure(json_schema(_parameters(tool), strict=True), f"{param}[{index}].{path}parameters")
+        Structure(json_schema(parameters_of(tool), strict=True), f"{param}[{index}].{path}parameters")
         for index, tool in enumerate(use.offered)
-        if tool in use.callable and _is_strict(tool)
+        if tool in use.callable and is_strict(tool)
     )
-
-
-def name_of(tool: Tool) -> str:
-    return str(_function(tool)["name"])
 
 
 def _legacy_use(request: ChatCompletionRequest) -> ToolUse:
@@ -166,9 +163,9 @@ def _check_schemas(use: ToolUse, param: str, path: str) -> None:
     """Of those that a grammar is made of; others are the model's business."""
     names = {name_of(tool) for tool in use.callable}
     for index, tool in enumerate(use.offered):
-        if name_of(tool) in names and (use.min_calls or _is_strict(tool)):
+        if name_of(tool) in names and (use.min_calls or is_strict(tool)):
             try:
-                check_schema(_parameters(tool))
+                check_schema(parameters_of(tool))
             except GrammarError as error:
                 raise named(error, f"{param}[{index}].{path}parameters") from error
 
@@ -182,21 +179,3 @@ def plain_tool(function: Function) -> Tool:
     }
     given = {key: value for key, value in optional.items() if value is not None}
     return {"type": "function", "function": {"name": function.name, **given}}
-
-
-def _function(tool: Tool) -> Mapping[str, object]:
-    function = tool["function"]
-    assert isinstance(function, Mapping)
-    return function
-
-
-def _parameters(tool: Tool) -> dict[str, object]:
-    """Without a schema, a function has no arguments; an object all the same."""
-    parameters = _function(tool).get("parameters")
-    if not isinstance(parameters, dict) or not parameters:
-        return {"type": "object", "properties": {}, "additionalProperties": False}
-    return parameters
-
-
-def _is_strict(tool: Tool) -> bool:
-    return _function(tool).get("strict") is True
