@@ -38,12 +38,13 @@ class NoGrammars:
 class Structure:
     """A grammar that is wanted, and the field that it comes from.
 
-    parts: grammars of its parts, each with a field of its own, to find out which of them is at fault.
+    parts: makes grammars of its parts, each with a field of its own, to find out which of them is at fault; called
+    only if there is a fault.
     """
 
     source: GrammarSource
     param: str
-    parts: tuple[Structure, ...] = ()
+    parts: Callable[[], tuple[Structure, ...]] = tuple
 
 
 def structure_of(request: GenerationRequest) -> Structure | None:
@@ -79,7 +80,7 @@ def _checked(structure: Structure, checker: GrammarChecker) -> str:
     try:
         return checker.check(structure.source)
     except GrammarError as error:
-        for part in structure.parts:
+        for part in structure.parts():
             _checked(part, checker)
         raise named(error, structure.param) from error
 

@@ -61,12 +61,12 @@ class ChatTemplate:
         variables["tools"] = [dict(tool) for tool in tools] if tools else None
         if self._call_form is None:
             messages = with_calls_as_text(messages)
-        if tools and not self.shows_tools:
+        if tools and not self._shows_tools:
             messages = with_tools_as_text(messages, tools, tells_form=self._call_form is None)
         return self._render_first_accepted(messages, variables)
 
     @cached_property
-    def shows_tools(self) -> bool:
+    def _shows_tools(self) -> bool:
         """Whether the template tells the model of the tools that it may call."""
         function = {"name": PROBE, "description": PROBE, "parameters": {"type": "object", "properties": {}}}
         user: Message = {"role": "user", "content": "hi"}

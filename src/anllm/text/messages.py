@@ -44,7 +44,7 @@ def plain_message(message: Mapping[str, object], *, keeps_developer: bool) -> Me
     plain = {key: value for key, value in message.items() if value is not None and key != "function_call"}
     plain["role"] = _plain_role(message["role"], keeps_developer)
     plain["content"] = join_content(message.get("content"))
-    tool_calls = _tool_calls(message)
+    tool_calls = tool_calls_of(message)
     if tool_calls:
         return {**plain, "tool_calls": tool_calls}
     plain.pop("tool_calls", None)
@@ -58,7 +58,16 @@ def join_content(content: object) -> str:
     return "" if content is None else str(content)
 
 
-def plain_tool_call(call: Mapping[str, object]) -> dict[str, object]:
+def tool_calls_of(message: Mapping[str, object]) -> list[dict[str, object]]:
+    """The calls of a message, plain; those of its function_call, the older form of one, if it has no others."""
+    calls = message.get("tool_calls")
+    function_call = message.get("function_call")
+    if not calls and isinstance(function_call, Mapping):
+        calls = [{"type": "function", "function": function_call}]
+    return [_plain_tool_call(call) for call in calls] if isinstance(calls, list) else []
+
+
+def _plain_tool_call(call: Mapping[str, object]) -> dict[str, object]:
     """A replayed call without `index` and nulls, its arguments as templates want them: an object."""
     plain = {key: value for key, value in call.items() if value is not None and key != "index"}
     function = plain.get("function")
@@ -143,15 +152,6 @@ def _plain_role(role: object, keeps_developer: bool) -> object:
     return "tool" if role == "function" else role
 
 
-def _tool_calls(message: Mapping[str, object]) -> list[dict[str, object]]:
-    """Those of the message, or its function_call, the older form of one."""
-    calls = message.get("tool_calls")
-    function_call = message.get("function_call")
-    if not calls and isinstance(function_call, Mapping):
-        calls = [{"type": "function", "function": function_call}]
-    return [plain_tool_call(call) for call in calls] if isinstance(calls, list) else []
-
-
 def _merge(messages: list[Message]) -> list[Message]:
     merged = messages[:1]
     for message in messages[1:]:
@@ -161,7 +161,7 @@ def _merge(messages: list[Message]) -> list[Message]:
 
 def _merge_two(first: Message, second: Message) -> Message:
     merged = {**second, **first, "content": _join_texts([first, second])}
-    calls = [call for message in (first, second) for call in _tool_calls(message)]
+    calls = [call for message in (first, second) for call in tool_calls_of(message)]
     return {**merged, "tool_calls": calls} if calls else merged
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from anllm.text.messages import join_content, parse_arguments
+from anllm.text.messages import join_content, tool_calls_of
 
 MessageLike = Mapping[str, object]
 
@@ -59,11 +59,8 @@ def with_calls_as_text(messages: Sequence[MessageLike]) -> list[MessageLike]:
 
 
 def _with_calls(message: MessageLike) -> MessageLike:
-    calls = message.get("tool_calls")
-    function_call = message.get("function_call")
-    if not calls and isinstance(function_call, Mapping):
-        calls = [{"function": function_call}]
-    if not isinstance(calls, list) or not calls:
+    calls = tool_calls_of(message)
+    if not calls:
         return message
     texts = [f"<tool_call>\n{json.dumps(_called(call), ensure_ascii=False)}\n</tool_call>" for call in calls]
     content = join_content(message.get("content"))
@@ -74,4 +71,4 @@ def _with_calls(message: MessageLike) -> MessageLike:
 def _called(call: Mapping[str, object]) -> dict[str, object]:
     function = call.get("function")
     assert isinstance(function, Mapping)
-    return {"name": function.get("name"), "arguments": parse_arguments(function.get("arguments"))}
+    return {"name": function.get("name"), "arguments": function["arguments"]}

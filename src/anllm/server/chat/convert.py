@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from anllm.config import ServerConfig
@@ -153,7 +154,7 @@ def _bound(structure: Structure | None, model: LoadedModel, text: str, use: Tool
         calls = formats.call_grammar(
             text, use.callable, min_calls=use.min_calls, max_calls=use.max_calls, special_id=special_id
         )
-        return Structure(around_schemas(calls), param, strict_schemas(use))
+        return Structure(around_schemas(calls), param, partial(strict_schemas, use))
     if structure is not None and (use.callable or formats.splits_answers):
 
         def answer(body: str) -> str:
@@ -162,7 +163,7 @@ def _bound(structure: Structure | None, model: LoadedModel, text: str, use: Tool
         return replace(structure, source=embedded(structure.source, answer))
     if use.is_bound:
         free = formats.free_grammar(text, use.callable, special_id=special_id)
-        return Structure(around_schemas(free), param, strict_schemas(use))
+        return Structure(around_schemas(free), param, partial(strict_schemas, use))
     return structure
 
 
