@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from environment import describe
-from tokenizers import Tokenizer
 
 from anllm.structured.compile import compile_grammar
 from anllm.structured.errors import GrammarError
@@ -36,10 +35,9 @@ class Bench:
 
     def __init__(self, folder: Path, width: int | None) -> None:
         self.encoder = load_tokenizer(folder)
-        added = Tokenizer.from_file(str(folder / "tokenizer.json")).get_added_tokens_decoder()
-        special = [id for id, token in added.items() if token.special]
         started = time.perf_counter()
-        self.vocabulary = Vocabulary.of(self.encoder, special, width)
+        whole = Vocabulary.of(self.encoder)
+        self.vocabulary = whole if width is None else whole.fitted(width)
         self.tokenizer = self.vocabulary.build()
         self.build_s = time.perf_counter() - started
         self.outcomes: collections.Counter[str] = collections.Counter()

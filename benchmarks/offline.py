@@ -28,6 +28,7 @@ from anllm.engine.driver import EngineDriver, Status
 from anllm.runner.build import RunnerSettings, build_runner
 from anllm.store.cache import cache_folder
 from anllm.structured.grammar import json_schema
+from anllm.text.tokenizer import load_tokenizer
 from anllm.worker import mask_maker
 
 PERSON = {
@@ -132,7 +133,7 @@ def main() -> None:
     model = ModelConfig(weights=Weights(options.weights), execution=Execution(options.execution))
     settings = RunnerSettings(options.model, (), model, CacheConfig(), scheduler)
     about = describe()
-    masks = mask_maker(options.model)
+    masks = mask_maker(lambda: load_tokenizer(options.model))
     with EngineDriver(lambda: build_runner(settings, cache_folder(None)), scheduler, masks) as driver:
         info = driver.info
         loads = [(int(n), float(bound)) for n in options.streams.split(",") for bound in options.bound.split(",")]

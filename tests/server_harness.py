@@ -60,7 +60,7 @@ class FakeTokenizer:
 @cache
 def grammar_checker() -> GrammarChecker:
     """One for all tests: its process starts with the first grammar, and ends with this one."""
-    return GrammarChecker(Vocabulary.of(FakeTokenizer(), FakeTokenizer.special_token_ids))
+    return GrammarChecker(Vocabulary.of(FakeTokenizer()))
 
 
 class FakeTemplate:

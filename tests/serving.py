@@ -92,8 +92,7 @@ def submit(client: EngineClient, *requests: Request) -> Reader:
 
 def vocabulary(width: int) -> Vocabulary:
     """Of a FakeRunner with ByteTokenizer, for grammars. width: the runner's vocab_size."""
-    tokenizer = ByteTokenizer()
-    return Vocabulary.of(tokenizer, tokenizer.special_token_ids, width)
+    return Vocabulary.of(ByteTokenizer()).fitted(width)
 
 
 def make_masks(info: EngineInfo) -> MaskComputer:

@@ -146,12 +146,14 @@ class _Server:
             service.defaults = await _in_thread(lambda: load_sampling_defaults(folder))
         chat_template = await _in_thread(lambda: load_chat_template(folder))
         service.output_format = output_format(folder, chat_template, tokenizer, config.model)
-        template = _in_thread(lambda: _warm_template(chat_template))
-        info = await self._client.start()
-        service.tokenizer, service.chat_template = tokenizer, await template
-        if tokenizer.eos_token_ids:
-            vocabulary = Vocabulary.of(tokenizer, tokenizer.special_token_ids, info.vocab_size)
-            service.grammars = self._grammars = GrammarChecker(vocabulary)
+        info, vocabulary, service.chat_template = await asyncio.gather(
+            self._client.start(),
+            _in_thread(lambda: Vocabulary.of(tokenizer) if tokenizer.eos_token_ids else None),
+            _in_thread(lambda: _warm_template(chat_template)),
+        )
+        service.tokenizer = tokenizer
+        if vocabulary is not None:
+            service.grammars = self._grammars = GrammarChecker(vocabulary.fitted(info.vocab_size))
         service.max_model_len = info.max_model_len
         gc.collect()
         gc.freeze()  # what stays for good; looking through all of it would hold up every stream for 40 ms

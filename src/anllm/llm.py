@@ -48,11 +48,12 @@ class Engine(EngineDriver):
         """model: hub id, folder, or .gguf file; None is the embedded default. Raises ModelError, ConfigError."""
         folder = model_folder(model)
         scheduler = scheduler or SchedulerConfig()
-        eos_token_ids = tuple(sorted(load_tokenizer(folder).eos_token_ids))
+        tokenizer = load_tokenizer(folder)
+        eos_token_ids = tuple(sorted(tokenizer.eos_token_ids))
         settings = RunnerSettings(
             folder, eos_token_ids, model_config or ModelConfig(model=model), cache or CacheConfig(), scheduler
         )
-        super().__init__(runner_factory(settings), scheduler, mask_maker(folder))
+        super().__init__(runner_factory(settings), scheduler, mask_maker(lambda: tokenizer))
 
 
 @dataclass(frozen=True, slots=True)

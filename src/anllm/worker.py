@@ -8,9 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future
-from pathlib import Path
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -21,7 +19,8 @@ from anllm.runner.build import RunnerSettings, build_runner
 from anllm.store.cache import cache_folder
 from anllm.structured.state import MaskComputer
 from anllm.structured.vocabulary import Vocabulary
-from anllm.text.tokenizer import HFTokenizer, load_tokenizer
+from anllm.text.interface import Tokenizer
+from anllm.text.tokenizer import load_tokenizer
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -44,30 +43,27 @@ def main(settings_text: str, log_level: str, address: str) -> int:
         address,
         settings.scheduler,
         lambda on_progress: build_runner(settings, cache_folder(None), on_progress),
-        mask_maker(settings.folder),
+        mask_maker(lambda: load_tokenizer(settings.folder)),
     )
 
 
-def mask_maker(folder: Path) -> MakeMasks:
-    """Makes what grammars need of the model in `folder`; its tokenizer is read meanwhile. Models without an end token
+def mask_maker(load: Callable[[], Tokenizer]) -> MakeMasks:
+    """Makes what grammars need of the model with this tokenizer, which is loaded meanwhile. Models without an end token
     get nothing, since a structured text would never end."""
-    tokenizer: Future[HFTokenizer] = Future()
-    Thread(target=_settle, args=(tokenizer, lambda: load_tokenizer(folder)), daemon=True).start()
+
+    def read() -> Vocabulary | None:
+        tokenizer = load()
+        return Vocabulary.of(tokenizer) if tokenizer.eos_token_ids else None
+
+    executor = ThreadPoolExecutor(1, "anllm-vocabulary")
+    vocabulary = executor.submit(read)
+    executor.shutdown(wait=False)
 
     def make(info: EngineInfo) -> MaskComputer | None:
-        loaded = tokenizer.result()
-        if not loaded.eos_token_ids:
-            return None
-        return MaskComputer(Vocabulary.of(loaded, loaded.special_token_ids, info.vocab_size))
+        found = vocabulary.result()
+        return None if found is None else MaskComputer(found.fitted(info.vocab_size))
 
     return make
-
-
-def _settle(future: Future[HFTokenizer], work: Callable[[], HFTokenizer]) -> None:
-    try:
-        future.set_result(work())
-    except Exception as error:  # noqa: BLE001 - it is raised again where the result is asked for
-        future.set_exception(error)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ COLOURS = {
 }
 JSON = json_schema(COLOURS, strict=True).text
 WORDS = choice(["yes", "no", "yesterday"]).text
-VOCABULARY = Vocabulary.of(ByteTokenizer(), {EOS})
+VOCABULARY = Vocabulary.of(ByteTokenizer())
 
 
 class Run:

@@ -11,12 +11,12 @@ from anllm.structured.checker import GrammarChecker
 from anllm.structured.compile import compile_grammar
 from anllm.structured.grammar import GrammarSource
 from anllm.structured.vocabulary import Vocabulary
-from anllm.testing.tokenizer import EOS, ByteTokenizer
+from anllm.testing.tokenizer import ByteTokenizer
 
 
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
-    return Vocabulary.of(ByteTokenizer(), {EOS})
+    return Vocabulary.of(ByteTokenizer())
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def text_tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def compiler(text_tokenizer: Tokenizer) -> LLTokenizer:
-    return Vocabulary.of(text_tokenizer, text_tokenizer.eos_token_ids).build()
+    return Vocabulary.of(text_tokenizer).build()
 
 
 def entries() -> Iterator[dict[str, Any]]:

@@ -44,14 +44,26 @@ def test_a_grammar_may_name_a_special_token() -> None:
 
 
 def test_a_tokenizer_of_bytes_is_enough() -> None:
-    vocabulary = Vocabulary.of(ByteTokenizer(), {EOS}, width=300)
+    vocabulary = Vocabulary.of(ByteTokenizer()).fitted(300)
     assert (len(vocabulary.tokens), vocabulary.num_mask_words) == (257, 10)
     assert allowed(vocabulary.build(), regex("[0-2]").text) == {48, 49, 50}
 
 
 def test_tokens_beyond_the_logits_are_left_out() -> None:
-    tokens = Vocabulary.of(ByteTokenizer(), {EOS, 999}, width=257)
+    class WithImages(ByteTokenizer):
+        vocab_size = 1000
+        special_token_ids = frozenset({EOS, 999})
+
+    tokens = Vocabulary.of(WithImages()).fitted(257)
     assert tokens.special_token_ids == {EOS}
+    assert len(tokens.tokens) == tokens.width == 257
+
+
+def test_special_tokens_that_the_tokenizer_does_not_have_are_left_out() -> None:
+    class WithImages(ByteTokenizer):
+        special_token_ids = frozenset({EOS, 999})
+
+    assert Vocabulary.of(WithImages()).special_token_ids == {EOS}
 
 
 def test_a_vocabulary_without_an_end_is_refused() -> None:

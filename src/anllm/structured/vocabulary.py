@@ -21,6 +21,9 @@ class TokenSource(Protocol):
     @property
     def eos_token_ids(self) -> frozenset[int]: ...
 
+    @property
+    def special_token_ids(self) -> frozenset[int]: ...
+
     def token_bytes(self, token_id: int) -> bytes: ...
 
 
@@ -53,15 +56,20 @@ class Vocabulary:
         return (self.width + 31) // 32
 
     @classmethod
-    def of(cls, tokenizer: TokenSource, special_token_ids: Collection[int], width: int | None = None) -> Vocabulary:
-        """width: None is the number of tokens. Tokens beyond width, which the model can't give, are left out."""
-        num_tokens = tokenizer.vocab_size if width is None else min(tokenizer.vocab_size, width)
-        eos_token_ids = frozenset(id for id in tokenizer.eos_token_ids if id < num_tokens)
+    def of(cls, tokenizer: TokenSource) -> Vocabulary:
+        """As wide as the tokenizer. Takes time: 0.07 s for 49k tokens."""
+        num_tokens = tokenizer.vocab_size
         return cls(
             tokens=[tokenizer.token_bytes(id) for id in range(num_tokens)],
-            special_token_ids=frozenset(id for id in special_token_ids if id < num_tokens),
-            eos_token_ids=eos_token_ids,
-            width=num_tokens if width is None else width,
+            special_token_ids=_below(num_tokens, tokenizer.special_token_ids),
+            eos_token_ids=_below(num_tokens, tokenizer.eos_token_ids),
+            width=num_tokens,
+        )
+
+    def fitted(self, width: int) -> Vocabulary:
+        """For a model with so many logits. Tokens beyond them, which it can't give, are left out."""
+        return Vocabulary(
+            self.tokens[:width], _below(width, self.special_token_ids), _below(width, self.eos_token_ids), width
         )
 
     def build(self) -> LLTokenizer:
@@ -69,6 +77,10 @@ class Vocabulary:
         end_tokens = sorted(self.eos_token_ids)
         wrapper = cast(TokenizerWrapper, _Tokens(self, end_tokens[0]))
         return LLTokenizer(wrapper, n_vocab=self.width, eos_token=end_tokens)
+
+
+def _below(limit: int, token_ids: Collection[int]) -> frozenset[int]:
+    return frozenset(id for id in token_ids if id < limit)
 
 
 class _Tokens:
