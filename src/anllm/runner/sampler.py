@@ -72,15 +72,15 @@ def added(row: ScheduledSequence, vocab_size: int, masks: Masks) -> tuple[list[i
 
 
 def allowed(row: ScheduledSequence, vocab_size: int, masks: Masks) -> np.ndarray | None:
-    """Bool [vocab_size]: the tokens that may be drawn; None where all may."""
+    """The tokens that may be drawn, uint8 [4 * ceil(vocab_size / 32)] of bits as in Masks; None where all may."""
     bits = masks.get(row.request_id)
     if bits is not None:
-        return np.unpackbits(np.frombuffer(bits, np.uint8), count=vocab_size, bitorder="little").view(bool)
+        return np.frombuffer(bits, np.uint8)
     if not row.params.allowed_token_ids:
         return None
-    mask = np.zeros(vocab_size, bool)
-    mask[[token for token in row.params.allowed_token_ids if token < vocab_size]] = True
-    return mask
+    flags = np.zeros(32 * math.ceil(vocab_size / 32), bool)
+    flags[[token for token in row.params.allowed_token_ids if token < vocab_size]] = True
+    return np.packbits(flags, bitorder="little")
 
 
 # -- on the host -------------------------------------------------------------------------------------------------------
@@ -139,10 +139,12 @@ class HostSampler:
 def changed(logits: np.ndarray, row: ScheduledSequence, seen: Seen | None, masks: Masks) -> np.ndarray:
     """Logits [vocab] with bias, bans and penalties; the same array where there are none."""
     tokens, values = added(row, len(logits), masks)
-    mask = allowed(row, len(logits), masks)
-    if not tokens and mask is None and seen is None:
+    packed = allowed(row, len(logits), masks)
+    if not tokens and packed is None and seen is None:
         return logits
-    logits = logits.copy() if mask is None else np.where(mask, logits, -np.inf).astype(logits.dtype)
+    logits = logits.copy()
+    if packed is not None:
+        logits[np.unpackbits(packed, count=len(logits), bitorder="little") == 0] = -np.inf
     if tokens:
         np.add.at(logits, tokens, values)
     if seen is not None:
@@ -244,28 +246,13 @@ class DeviceSampler:
             index = mx.array(np.repeat(np.arange(len(rows)), [len(tokens) for tokens, _ in sums]))
             tokens = mx.array([token for tokens, _ in sums for token in tokens])
             logits = logits.at[index, tokens].add(mx.array([value for _, values in sums for value in values]))
-        listed = [i for i, row in enumerate(rows) if row.params.allowed_token_ids and row.request_id not in masks]
-        if listed:
-            stacked = np.stack([cast("np.ndarray", allowed(rows[i], logits.shape[-1], {})) for i in listed])
-            logits = self._only(mx.array(stacked), listed, logits)
-        bound = [i for i, row in enumerate(rows) if row.request_id in masks]
-        if bound:
-            packed = np.full((len(rows), len(masks[rows[bound[0]].request_id])), 0xFF, np.uint8)
-            for i in bound:
-                packed[i] = np.frombuffer(masks[rows[i].request_id], np.uint8)
-            whole_bytes = 8 * packed.shape[1] == logits.shape[-1]
-            logits = (masked if whole_bytes else masked_in_part)(logits, mx.array(packed))
+        packed = [allowed(row, logits.shape[-1], masks) for row in rows]
+        if any(bits is not None for bits in packed):
+            logits = masked(logits, packed)
         penalised = [i for i, one in enumerate(seen) if one is not None]
         if penalised:
             logits = self._penalised(logits, penalised, rows, [one for one in seen if one is not None])
         return logits
-
-    def _only(self, allowed: mx.array, which: list[int], logits: mx.array) -> mx.array:
-        """Logits [rows, vocab] with minus infinity where a row of `which` does not allow the token. allowed: bool
-        [len(which), vocab]"""
-        index, changed = mx.array(which), mx.array(logits)
-        changed[index] = mx.where(allowed, logits[index], -mx.inf)
-        return changed
 
     def _penalised(
         self, logits: mx.array, which: list[int], rows: Sequence[ScheduledSequence], seen: Sequence[Seen]
@@ -323,15 +310,29 @@ class DeviceSampler:
         return mx.where((weights >= low) | (top_p >= 1), weights, 0)
 
 
-def masked_in_part(logits: mx.array, packed: mx.array) -> mx.array:
-    """Logits [rows, vocab], minus infinity where the token's bit is not set. packed: uint8 [rows, n], the lowest bit of
-    each byte first, 8 n at least vocab."""
-    bits = (packed[:, :, None] >> mx.arange(8, dtype=mx.uint8)) & 1
-    return mx.where(bits.reshape(len(packed), -1)[:, : logits.shape[-1]] != 0, logits, -mx.inf)
+def masked(logits: mx.array, packed: Sequence[np.ndarray | None]) -> mx.array:
+    """Logits [rows, vocab], minus infinity where the token's bit is not set. packed: of each row as allowed() gives
+    them, at least one."""
+    num_bytes = next(len(bits) for bits in packed if bits is not None)
+    stacked = np.full((len(packed), num_bytes), 0xFF, np.uint8)
+    for row, bits in zip(stacked, packed, strict=True):
+        if bits is not None:
+            row[:] = bits
+    is_whole = 8 * num_bytes == logits.shape[-1]
+    return (_masked_whole if is_whole else _masked_in_part)(logits, mx.array(stacked))
+
+
+def _masked_in_part(logits: mx.array, packed: mx.array) -> mx.array:
+    """logits: [rows, vocab]. packed: uint8 [rows, n], 8 n more than vocab."""
+    return mx.where(_unpacked(packed).reshape(len(packed), -1)[:, : logits.shape[-1]], logits, -mx.inf)
 
 
 @mx.compile
-def masked(logits: mx.array, packed: mx.array) -> mx.array:
+def _masked_whole(logits: mx.array, packed: mx.array) -> mx.array:
     """The same where vocab is 8 n: in one operation, since each costs the host time."""
-    bits = (packed[:, :, None] >> mx.arange(8, dtype=mx.uint8)) & 1
-    return mx.where(bits != 0, logits.reshape(*packed.shape, 8), -mx.inf).reshape(logits.shape)
+    return mx.where(_unpacked(packed), logits.reshape(*packed.shape, 8), -mx.inf).reshape(logits.shape)
+
+
+def _unpacked(packed: mx.array) -> mx.array:
+    """uint8 [rows, n] -> bool [rows, n, 8], the lowest bit of each byte first"""
+    return (packed[:, :, None] >> mx.arange(8, dtype=mx.uint8)) & 1 != 0
