@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable
 
@@ -18,11 +17,12 @@ from checks import (
     CITY,
     GREETING,
     MODEL,
+    SLOW,
     THOUGHT,
     UNICODE,
     WRITE_ANN,
-    araises,
     at_once,
+    cancels,
     main,
     num_open,
     raises,
@@ -32,7 +32,6 @@ from checks import (
 )
 
 FIELDS = {"base_url": API, "api_key": "none", "max_retries": 0, "timeout": 60}
-SLOW = [{"role": "user", "content": "slow"}]
 
 
 class Person(BaseModel):
@@ -178,12 +177,7 @@ def scripted_mistakes_become_the_clients_exceptions():
 
 async def scripted_a_task_that_is_cancelled_gives_its_place_back():
     create = awrapped().chat.completions.create
-    task = asyncio.create_task(create(model=MODEL, messages=SLOW, response_model=Person, max_retries=0))
-    while not await asyncio.to_thread(num_open):
-        await asyncio.sleep(0.01)
-    task.cancel()
-    await araises(asyncio.CancelledError, task)
-    await asyncio.to_thread(until_idle)
+    await cancels(create(model=MODEL, messages=SLOW, response_model=Person, max_retries=0))
     assert ask("person", Person).name == "Ann"
 
 

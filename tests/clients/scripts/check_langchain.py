@@ -22,7 +22,7 @@ from checks import (
     OSLO,
     UNICODE,
     WRITE_ANN,
-    araises,
+    cancels,
     main,
     num_open,
     raises,
@@ -210,12 +210,7 @@ def scripted_a_stream_that_is_closed_gives_its_place_back():
 
 
 async def scripted_a_task_that_is_cancelled_gives_its_place_back():
-    task = asyncio.create_task(chat().ainvoke("slow"))
-    while not await asyncio.to_thread(num_open):
-        await asyncio.sleep(0.01)
-    task.cancel()
-    await araises(asyncio.CancelledError, task)
-    await asyncio.to_thread(until_idle)
+    await cancels(chat().ainvoke("slow"))
 
 
 def scripted_sixteen_at_once():

@@ -14,39 +14,34 @@ from checks import (
     CALL_TWICE,
     CAPITAL,
     CITY,
+    GREET,
     GREETING,
     MODEL,
+    NAMED,
     NUM_PROMPT,
     OSLO,
+    SLOW,
     THOUGHT,
     UNICODE,
     WRITE_ANN,
-    araises,
     at_once,
+    cancels,
     main,
     num_open,
     raises,
     repeated,
     told,
     until_idle,
+    user,
 )
 
 litellm.suppress_debug_info = True
 FIELDS = {"api_base": API, "api_key": "none", "max_retries": 0, "num_retries": 0, "timeout": 60}
-GREET = [{"role": "user", "content": "greet"}]
-SLOW = [{"role": "user", "content": "slow"}]
 PROVIDERS = ("openai", "hosted_vllm")
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def tool(parameters=CITY):
     return {"type": "function", "function": {"name": "get_weather", "parameters": parameters}}
-
-
-NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 class Person(BaseModel):
@@ -197,12 +192,7 @@ async def scripted_a_stream_that_is_left_gives_its_place_back():
 
 
 async def scripted_a_task_that_is_cancelled_gives_its_place_back():
-    task = asyncio.create_task(litellm.acompletion(model=f"openai/{MODEL}", messages=SLOW, **FIELDS))
-    while not await asyncio.to_thread(num_open):
-        await asyncio.sleep(0.01)
-    task.cancel()
-    await araises(asyncio.CancelledError, task)
-    await asyncio.to_thread(until_idle)
+    await cancels(litellm.acompletion(model=f"openai/{MODEL}", messages=SLOW, **FIELDS))
 
 
 def scripted_a_timeout_is_the_clients_and_gives_its_place_back():

@@ -22,8 +22,8 @@ from checks import (
     NUM_PROMPT,
     UNICODE,
     WRITE_ANN,
-    araises,
     at_once,
+    cancels,
     main,
     num_open,
     raises,
@@ -194,12 +194,7 @@ def scripted_a_stream_that_is_closed_gives_its_place_back():
 
 
 async def scripted_a_task_that_is_cancelled_gives_its_place_back():
-    task = asyncio.create_task(llm().achat(user("slow")))
-    while not await asyncio.to_thread(num_open):
-        await asyncio.sleep(0.01)
-    task.cancel()
-    await araises(asyncio.CancelledError, task)
-    await asyncio.to_thread(until_idle)
+    await cancels(llm().achat(user("slow")))
 
 
 def scripted_sixteen_at_once():

@@ -14,28 +14,30 @@ from checks import (
     CALL_TWICE,
     CAPITAL,
     CITY,
+    GREET,
     GREETING,
     LOOK,
     MODEL,
+    NAMED,
     NUM_PROMPT,
     OSLO,
+    SLOW,
     THOUGHT,
     UNICODE,
     WRITE_ANN,
-    araises,
     at_once,
+    cancels,
     main,
     num_open,
     raises,
     repeated,
     told,
     until_idle,
+    user,
 )
 
 FIELDS = {"base_url": API, "api_key": "none", "max_retries": 0, "timeout": 60}
 client = openai.OpenAI(**FIELDS)
-GREET = [{"role": "user", "content": "greet"}]
-SLOW = [{"role": "user", "content": "slow"}]
 
 
 class Person(BaseModel):
@@ -43,16 +45,11 @@ class Person(BaseModel):
     age: int
 
 
-def user(text):
-    return [{"role": "user", "content": text}]
-
-
 def tool(name="get_weather", parameters=CITY, **fields):
     return {"type": "function", "function": {"name": name, "parameters": parameters, **fields}}
 
 
 TOOLS = [tool()]
-NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 def ask(messages=GREET, **fields):
@@ -400,14 +397,7 @@ async def scripted_a_task_that_is_cancelled_gives_its_place_back():
                 async for _ in answer:
                     pass
 
-            task = asyncio.create_task(read())
-            while not await asyncio.to_thread(num_open):
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            assert not task.done()
-            task.cancel()
-            await araises(asyncio.CancelledError, task)
-            await asyncio.to_thread(until_idle)
+            await cancels(read(), after_s=0.1)
         answer = await aclient.chat.completions.create(model=MODEL, messages=GREET)
     assert answer.choices[0].message.content == GREETING
 

@@ -26,6 +26,7 @@ from checks import (
     UNICODE,
     WRITE_ANN,
     araises,
+    cancels,
     main,
     num_open,
     raises,
@@ -202,12 +203,7 @@ async def scripted_a_stream_that_is_left_gives_its_place_back():
 
 
 async def scripted_a_task_that_is_cancelled_gives_its_place_back():
-    task = asyncio.create_task(agent().run("slow"))
-    while not await asyncio.to_thread(num_open):
-        await asyncio.sleep(0.01)
-    task.cancel()
-    await araises(asyncio.CancelledError, task)
-    await asyncio.to_thread(until_idle)
+    await cancels(agent().run("slow"))
 
 
 async def scripted_sixteen_at_once():

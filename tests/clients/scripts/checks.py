@@ -43,6 +43,18 @@ CITY = {
 OSLO = {**CITY, "properties": {"city": {"enum": ["Oslo"]}}}  # what any model has to say
 
 
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+def user(text: str) -> list[dict[str, str]]:
+    """A conversation of one message."""
+    return [{"role": "user", "content": text}]
+
+
+GREET = user("greet")
+SLOW = user("slow")
+
+
 def repeated(*messages: tuple[str, str]) -> str:
     """The answer to a conversation that ends with "repeat"."""
     return "".join(f'[{role}]{text}""' for role, text in messages)
@@ -87,6 +99,18 @@ async def araises(kind: type[BaseException], awaitable: Awaitable[Any]) -> Any:
     except kind as error:
         return error
     raise AssertionError(f"no {kind.__name__}")
+
+
+async def cancels(call: Awaitable[Any], after_s: float = 0.0) -> None:
+    """Cancels a slow call that the server has worked on for so long, and sees that its place is given back."""
+    task = asyncio.ensure_future(call)
+    while not await asyncio.to_thread(num_open):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(after_s)
+    assert not task.done()
+    task.cancel()
+    await araises(asyncio.CancelledError, task)
+    await asyncio.to_thread(until_idle)
 
 
 def main(script: dict[str, Any]) -> None:
