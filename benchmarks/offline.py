@@ -59,6 +59,7 @@ class Load:
     num_streams: int
     waiting: list[tuple[int, int]]  # (prompt, output) lengths
     output_tokens: int = 0
+    while_full: tuple[int, float] = (0, 0.0)  # output tokens, and the seconds that they took
     prompt_tokens: int = 0
     step_s: list[float] = field(default_factory=list)
     first_token_s: list[float] = field(default_factory=list)
@@ -107,7 +108,12 @@ def run(driver: EngineDriver, load: Load, rng: random.Random, params: dict[str, 
                 del open_requests[request_id]
                 if load.waiting:
                     submit()
+                    load.while_full = (load.output_tokens, time.perf_counter() - started)
     return time.perf_counter() - started
+
+
+def rate(number: int, seconds: float) -> float | None:
+    return round(number / seconds, 1) if seconds else None
 
 
 def percentile_ms(values: list[float], share: float) -> float:
@@ -154,6 +160,7 @@ def main() -> None:
                 "spread": options.spread,
                 "bound": bound,
                 "output_tok_s": round(load.output_tokens / wall_s, 1),
+                "tok_s_while_full": rate(*load.while_full),
                 "total_tok_s": round((load.output_tokens + load.prompt_tokens) / wall_s, 1),
                 "wall_s": round(wall_s, 2),
                 "step_ms": {

@@ -38,6 +38,7 @@ def decode_settings(text: str) -> RunnerSettings:
 def main(settings_text: str, log_level: str, address: str) -> int:
     """Runs until the parent is gone; returns the exit code."""
     logging.basicConfig(level=log_level, format=LOG_FORMAT)
+    hide_torch()
     settings = decode_settings(settings_text)
     return serve_socket(
         address,
@@ -45,6 +46,12 @@ def main(settings_text: str, log_level: str, address: str) -> int:
         lambda on_progress: build_runner(settings, cache_folder(None), on_progress),
         mask_maker(lambda: load_tokenizer(settings.folder)),
     )
+
+
+def hide_torch() -> None:
+    """For this process, PyTorch is not installed. transformers, which mlx-lm imports, would import it: seconds, and
+    hundreds of megabytes, for nothing."""
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # what makes an import fail
 
 
 def mask_maker(load: Callable[[], Tokenizer]) -> MakeMasks:

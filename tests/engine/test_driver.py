@@ -83,7 +83,7 @@ def test_an_end_token_is_among_the_tokens() -> None:
 @pytest.mark.parametrize(("num_tokens", "message"), [(0, "at least one token"), (4096, "maximum context length")])
 def test_a_prompt_that_cant_be_taken_fails_in_poll(num_tokens: int, message: str) -> None:
     with EngineDriver(FakeRunner) as driver:
-        bad = driver.submit(range(num_tokens), GREEDY)
+        bad = driver.submit([7] * num_tokens, GREEDY)
         good = driver.submit(prompt(1), GREEDY)
         polled = driver.run_until_complete()
         assert polled[bad].status is Status.FAILED

@@ -6,7 +6,7 @@ import pytest
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import Abort, Add, Failed, Finished, StepEvents, Tokens
-from anllm.core.request import FinishReason
+from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.core.step import StepPlan
 from anllm.engine.loop import MAX_FAILED_STEPS, EngineBrokenError, EngineLoop
 from anllm.testing import FakeClock, FakeRunner
@@ -80,6 +80,21 @@ def test_a_request_that_cant_be_queued_fails_at_once(num_tokens: int, error: str
     assert (event.request_id, event.error) == (0, error)
     assert event.message.endswith(".")
     assert engine.loop.step() is False
+
+
+@pytest.mark.parametrize("token_id", [-1, 257, 2**40])
+def test_a_token_that_the_model_does_not_know_is_refused_before_it_can_end_the_process(token_id: int) -> None:
+    engine = Engine()
+    request = Request(request_id=0, prompt_token_ids=(3, token_id, 4), params=SamplingParams(max_tokens=2, seed=0))
+    engine.loop.take([Add(request)])
+    engine.run()
+    assert engine.steps == [
+        StepEvents(
+            failed=(
+                Failed(0, "InvalidRequestError", f"The prompt has the token id {token_id}; the model's are 0 to 256."),
+            )
+        )
+    ]
 
 
 def test_all_refusals_of_one_take_come_in_one_frame_and_the_others_run() -> None:

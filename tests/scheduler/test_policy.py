@@ -61,6 +61,27 @@ def test_steps_with_prompts_stay_under_three_times_a_step_without(decode_s: floa
     )
 
 
+@pytest.mark.parametrize("decode_s", [0.005, 0.01, 0.05])
+@pytest.mark.parametrize("seconds_by_position", [1e-8, 2e-8])
+def test_they_do_so_too_while_a_prompt_gets_dearer_and_the_next_step_is_under_way(
+    decode_s: float, seconds_by_position: float
+) -> None:
+    # As on an H200: each token costs more the further back it looks, and each plan is made before the last one is read.
+    pace, position, durations = PrefillPace(), 0, [decode_s]
+    pace.observe(num_decodes=8, num_prefill_tokens=0, duration_s=decode_s)
+    under_way: list[tuple[int, float]] = []
+    while position < 5400:
+        tokens = pace.budget(1024, num_decodes=8)
+        token_s = decode_s / 700 + seconds_by_position * (position + tokens / 2)
+        under_way.append((tokens, 1.2 * decode_s + tokens * token_s))
+        position += tokens
+        if len(under_way) > 1:
+            tokens, seconds = under_way.pop(0)
+            pace.observe(num_decodes=8, num_prefill_tokens=tokens, duration_s=seconds)
+            durations.append(seconds)
+    assert max(durations) < 3 * decode_s
+
+
 def test_prompts_never_hold_a_step_up_by_much_more_than_the_longest_allowance() -> None:
     longest_s = PrefillPace.MAX_ALLOWANCE_S * GROWTH
     assert max(settled(decode_s=1.0, token_s=0.0005)[20:]) <= 1.0 + longest_s + 0.0005

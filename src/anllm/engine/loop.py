@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from anllm.config import SchedulerConfig
@@ -18,7 +18,7 @@ from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, StepEven
 from anllm.core.request import Request
 from anllm.core.step import InFlight, Masks, Runner, StepPlan, StepResult
 from anllm.engine.constraints import Constraints
-from anllm.errors import AnllmError
+from anllm.errors import AnllmError, InvalidRequestError
 from anllm.kvcache.pool import KVPool
 from anllm.scheduler.scheduler import Scheduler
 from anllm.structured.state import MaskComputer
@@ -119,6 +119,7 @@ class EngineLoop:
 
     def _queue(self, request: Request) -> Failed | None:
         try:
+            check_token_ids(request.prompt_token_ids, self._runner.info.vocab_size)
             self.scheduler.add(request)
         except AnllmError as error:
             return Failed(request.request_id, type(error).__name__, error.message)
@@ -189,6 +190,15 @@ class EngineLoop:
         ended = {failure.request_id for failure in failed}
         kept = tuple(end for end in events.finished if end.request_id not in ended)
         return replace(events, finished=(*kept, *finished), failed=(*events.failed, *failed))
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raises InvalidRequestError for one that the model does not know: looking it up would read memory that is not the
+    model's, and may end the process."""
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            message = f"The prompt has the token id {token_id}; the model's are 0 to {vocab_size - 1}."
+            raise InvalidRequestError(message, param="prompt")
 
 
 class _Failure:

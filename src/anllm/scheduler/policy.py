@@ -54,7 +54,7 @@ class PrefillPace:
     square of their ratio, so that a burst of prompts beside one stream is computed in one go.
     """
 
-    SLOWDOWN = 1.6
+    SLOWDOWN = 1.4
     MIN_ALLOWANCE_S = 0.005
     MAX_ALLOWANCE_S = 0.2
 
