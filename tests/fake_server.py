@@ -44,8 +44,12 @@ def make_service(client: EngineClient, grammars: GrammarChecker) -> Service:
     return service
 
 
-def make_runner(model: Model = letters, before_run: Callable[[StepPlan], None] = lambda plan: None) -> FakeRunner:
-    return FakeRunner(model, max_model_len=MAX_MODEL_LEN, before_run=before_run)
+def make_runner(
+    model: Model = letters,
+    before_run: Callable[[StepPlan], None] = lambda plan: None,
+    kv_budget_tokens: int = 1 << 20,
+) -> FakeRunner:
+    return FakeRunner(model, max_model_len=MAX_MODEL_LEN, before_run=before_run, kv_budget_tokens=kv_budget_tokens)
 
 
 def prompt_of(body: dict[str, Any]) -> tuple[int, ...]:

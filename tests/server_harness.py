@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from anllm.config import ServerConfig
-from anllm.core.events import Failed, Finished, PromptLogprobs, TokenLogprobs, Tokens
+from anllm.core.events import Failed, Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.engine.client import EngineState, OnEvent
 from anllm.errors import InvalidRequestError, NotReadyError, QueueFullError
@@ -107,8 +107,10 @@ class ScriptedClient:
         self.requests: list[Request] = []
         self.aborted: list[int] = []
         self.num_steps = 0
+        self.num_resets = 0
         self.logprob: Callable[[int], float] = lambda token: -(token % 7) / 4
         self._open: dict[int, OnEvent] = {}
+        self._started = set[int]()
         self._num_logprobs: dict[int, int | None] = {}
         self._scripts: dict[int, list[int]] = {}
         self._unscored: dict[int, list[int]] = {}  # tokens of prompts whose log probabilities are asked for
@@ -146,6 +148,9 @@ class ScriptedClient:
             if self._open.pop(request_id, None):
                 self.aborted.append(request_id)
 
+    def reset_prefix_cache(self) -> None:
+        self.num_resets += 1
+
     def emit(self, request_id: int, tokens: str | Sequence[int]) -> None:
         ids = tuple(tokens.encode()) if isinstance(tokens, str) else tuple(tokens)
         if request_id in self._open:
@@ -162,9 +167,12 @@ class ScriptedClient:
         )
         self._open[request_id](PromptLogprobs(request_id, logprobs))
 
-    def finish(self, request_id: int, reason: FinishReason = FinishReason.STOP, num_cached_tokens: int = 0) -> None:
+    def start(self, request_id: int, num_cached_tokens: int) -> None:
+        self._open[request_id](Started(request_id, num_cached_tokens))
+
+    def finish(self, request_id: int, reason: FinishReason = FinishReason.STOP) -> None:
         if on_event := self._open.pop(request_id, None):
-            on_event(Finished(request_id, reason, num_cached_tokens))
+            on_event(Finished(request_id, reason))
 
     def fail(self, request_id: int, error: str = "StepError", message: str = "The step failed.") -> None:
         if on_event := self._open.pop(request_id, None):
@@ -189,9 +197,12 @@ class ScriptedClient:
                 continue
             script = self._scripts[request_id]
             token = script.pop(0) if script else EOS
+            if request_id not in self._started:
+                self._started.add(request_id)
+                self.start(request_id, 3)
             self.emit(request_id, [token])
             if token == EOS or not script:
-                self.finish(request_id, FinishReason.STOP if token == EOS else FinishReason.LENGTH, 3)
+                self.finish(request_id, FinishReason.STOP if token == EOS else FinishReason.LENGTH)
         if self._open:
             asyncio.get_running_loop().call_soon(self._step)
 
@@ -217,8 +228,8 @@ class Server:
     async def comp(self, **fields: Any) -> httpx.Response:
         return await self.post("/v1/completions", comp_body(**fields))
 
-    async def post(self, path: str, body: Any) -> httpx.Response:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async def post(self, path: str, body: Any = None) -> httpx.Response:
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         response = await self.http.post(path, content=content, headers={"content-type": "application/json"})
         check_always(response)
         return response
@@ -243,7 +254,7 @@ def check_always(response: httpx.Response) -> None:
     assert response.headers["x-request-id"]
     assert int(response.headers["openai-processing-ms"]) >= 0
     assert response.status_code not in (422, 500)
-    if response.headers["content-type"].startswith("application/json"):
+    if response.headers.get("content-type", "").startswith("application/json"):
         body = json.loads(response.text, parse_constant=lambda name: 1 / 0)
         assert "detail" not in body
 

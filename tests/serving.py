@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import EngineInfo, Failed, Finished, Tokens
+from anllm.core.events import EngineInfo, Failed, Finished, Started, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient, Event
@@ -64,6 +64,8 @@ class Reader:
         assert event.request_id not in self.ends, "something came after the end"
         if isinstance(event, Tokens):
             self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
+        elif isinstance(event, Started):
+            assert event.request_id not in self.tokens, "the start comes first"
         else:
             self.ends[event.request_id] = event.finish_reason if isinstance(event, Finished) else event
         self._changed.set()

@@ -62,6 +62,7 @@ class Stepper:
         kv_budget_tokens: int = 1 << 20,
         step_s: Callable[[StepPlan], float] = lambda plan: 0.0,
         before_run: Callable[[StepPlan], None] = lambda plan: None,
+        reuses_prefixes: bool = True,
         **config: int,
     ) -> None:
         self.clock = FakeClock()
@@ -72,11 +73,16 @@ class Stepper:
         )
         self.pool = KVPool(budget_bytes=kv_budget_tokens, bytes_per_token=1, max_model_len=max_model_len)
         self.scheduler = Scheduler(
-            SchedulerConfig(**config), self.pool, max_model_len=max_model_len, eos_token_ids=(EOS,)
+            SchedulerConfig(**config),
+            self.pool,
+            max_model_len=max_model_len,
+            eos_token_ids=(EOS,),
+            reuses_prefixes=reuses_prefixes,
         )
         self.requests: dict[int, Request] = {}
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, FinishReason | str] = {}
+        self.num_cached: dict[int, int] = {}  # tokens of prompts that were not computed again, as told with the end
         self.scores: dict[int, list[TokenLogprobs]] = {}  # of prompts
         self._step_s = step_s
 
@@ -132,10 +138,11 @@ class Stepper:
         return plans
 
     def check_idle(self) -> None:
-        """Everything is free."""
+        """Everything is free, but for the rows that are kept for what is in them."""
         assert self.step() is None
         assert (self.scheduler.num_waiting, self.scheduler.num_running) == (0, 0)
-        assert self.pool.num_owned_slots == 0
+        assert self.pool.num_owned_slots == self.scheduler.num_warm_rows
+        self.scheduler.check_integrity()
 
     def check_answer(self, request_id: int) -> None:
         """The request got just what it gets alone."""
@@ -160,6 +167,9 @@ class Stepper:
         for scored in events.prompts:
             assert not self.tokens[scored.request_id], "the prompt's come first"
             self.scores.setdefault(scored.request_id, []).extend(scored.logprobs)
+        for started in events.started:
+            assert not self.tokens[started.request_id], "the start comes first, and once"
+            self.num_cached[started.request_id] = started.num_cached_tokens
         for tokens in events.tokens:
             assert tokens.request_id not in self.ends
             self.tokens[tokens.request_id].extend(tokens.token_ids)

@@ -67,14 +67,16 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """Memory for K/V.
+    """Memory for K/V, and what is kept in it.
 
     memory_fraction: share of the device's memory that weights, K/V and working memory may take together, (0, 1].
     kv_memory_bytes: K/V budget in bytes, in place of the one found by memory_fraction.
+    prefix_cache: keep the K/V of requests that have ended, as long as there is room, for prompts that begin alike.
     """
 
     memory_fraction: float = 0.8
     kv_memory_bytes: int | None = None
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.memory_fraction <= 1:

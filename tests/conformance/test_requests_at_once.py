@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from anllm.config import SchedulerConfig
-from fake_server import RealServer, in_process, make_runner, text_alone
+from fake_server import MAX_MODEL_LEN, RealServer, in_process, make_runner, text_alone
 from server_harness import assert_error, chat_body, chunks, comp_body, joined
 from serving import Gate, eventually
 from stepping import letters_and_ends, nearby
@@ -173,8 +173,8 @@ def test_J_9_clients_that_read_nothing_hold_up_nobody_and_leave_nothing() -> Non
 
 @pytest.mark.anyio
 async def test_G_10_memory_levels_off() -> None:
-    """Answered, refused and streamed requests, with prompts that never come again."""
-    async with in_process(make_runner(nearby)) as server:
+    """Answered, refused and streamed requests, with prompts that never come again. The prefix cache is full soon."""
+    async with in_process(make_runner(nearby, kv_budget_tokens=2 * MAX_MODEL_LEN)) as server:
         numbers = iter(range(10**9))
 
         async def round_of_requests() -> int:

@@ -61,4 +61,5 @@ def test_make_targets_exist(page):
 
 
 def flags_of(command: click.Command) -> list[str]:
-    return [flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")]
+    opts = [flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+    return [flag for flag in opts if flag.startswith("--")]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import LoadProgress, Tokens
+from anllm.core.events import Finished, LoadProgress, Started
 from anllm.core.request import FinishReason
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient, EngineState, Event
@@ -111,7 +111,7 @@ async def test_a_reader_that_raises_is_aborted_and_does_not_disturb_others() -> 
         await reader.end([1])
         assert reader.tokens[1] == alone(make_request(1, max_tokens=30))[0]
         assert len(seen) == 1
-        assert isinstance(seen[0], Tokens)
+        assert isinstance(seen[0], Started)
         assert client.num_open == 0
 
 
@@ -119,7 +119,7 @@ async def test_a_reader_that_raises_at_the_end_does_not_disturb_others() -> None
     async with running_client() as client:
 
         def broken(event: Event) -> None:
-            if not isinstance(event, Tokens):
+            if isinstance(event, Finished):
                 raise ZeroDivisionError
 
         client.submit([make_request(0, max_tokens=2)], broken)
@@ -347,7 +347,7 @@ async def test_close_before_start_and_twice_does_no_harm() -> None:
     await client.close()
 
 
-async def test_events_of_one_step_come_tokens_first() -> None:
+async def test_events_of_one_step_come_in_their_order() -> None:
     order: list[Event] = []
     async with running_client() as client:
         reader = Reader()
@@ -358,4 +358,4 @@ async def test_events_of_one_step_come_tokens_first() -> None:
 
         client.submit([make_request(0, max_tokens=1), make_request(1, max_tokens=1)], both)
         await reader.end([0, 1])
-    assert [type(event).__name__ for event in order] == ["Tokens", "Tokens", "Finished", "Finished"]
+    assert [type(event).__name__ for event in order] == ["Started"] * 2 + ["Tokens"] * 2 + ["Finished"] * 2

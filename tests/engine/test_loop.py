@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Abort, Add, Failed, Finished, StepEvents, Tokens
+from anllm.core.events import Abort, Add, Failed, Finished, Started, StepEvents, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.core.step import StepPlan
 from anllm.engine.loop import MAX_FAILED_STEPS, EngineBrokenError, EngineLoop
@@ -63,6 +63,7 @@ def test_each_step_emits_its_tokens_and_ends_at_once() -> None:
     first, second = (alone(make_request(i, max_tokens=2))[0] for i in (0, 1))
     assert engine.steps == [
         StepEvents(
+            started=(Started(0), Started(1)),
             tokens=(Tokens(0, (first[0],)), Tokens(1, (second[0],))),
             finished=(Finished(1, FinishReason.LENGTH),),
         ),

@@ -16,6 +16,8 @@ from anllm.core.events import (
     Finished,
     LoadFailed,
     LoadProgress,
+    ResetPrefixCache,
+    Started,
     StepEvents,
     Tokens,
 )
@@ -41,9 +43,11 @@ FRAMES = [
     StepEvents(),
     StepEvents(
         tokens=(Tokens(1, (5,)), Tokens(2, (6, 7))),
-        finished=(Finished(1, FinishReason.STOP, 9), Finished(3, FinishReason.LENGTH)),
+        finished=(Finished(1, FinishReason.STOP), Finished(3, FinishReason.LENGTH)),
         failed=(Failed(4, "StepError", "It failed."),),
+        started=(Started(1, 9), Started(2)),
     ),
+    ResetPrefixCache(),
     Add(REQUEST),
     Add(make_request(0, 10_000)),
     Abort(()),

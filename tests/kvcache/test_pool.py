@@ -1,5 +1,7 @@
 """Slots in size classes: which are given, how slabs grow and shrink, and that the budget always holds."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,3 +256,24 @@ def test_any_order_of_allocating_and_freeing_keeps_the_books(budget: int, row_by
     assert pool.num_owned_slots == 0
     assert pool.allocate(2000) is not None  # all of it can be had again
     mirror.apply([])
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), budget=st.integers(1024, 6000))
+def test_could_allocate_tells_what_freeing_these_would_bring(seed: int, budget: int) -> None:
+    draw = random.Random(seed)
+    pool = make_pool(budget, max_model_len=1024)
+    owned = []
+    for _ in range(draw.randrange(30)):
+        slot = pool.allocate(draw.choice([100, 300, 1000]))
+        if slot is not None:
+            owned.append(slot)
+        if owned and draw.random() < 0.4:
+            pool.free(owned.pop(draw.randrange(len(owned))))
+    freed = {slot for slot in owned if draw.random() < 0.5}
+    wanted = draw.choice([100, 300, 1000])
+    told = pool.could_allocate(wanted, freed)
+    for slot in freed:
+        pool.free(slot)
+    assert told == (pool.allocate(wanted) is not None)
+    pool.check_integrity()

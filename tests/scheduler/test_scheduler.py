@@ -230,7 +230,7 @@ def test_abort_between_schedule_and_update_drops_the_result(num_steps: int) -> N
 
 
 def test_the_slot_of_an_aborted_sequence_goes_to_the_next_which_does_not_see_the_old_rows() -> None:
-    stepper = Stepper(max_num_seqs=1)
+    stepper = Stepper(max_num_seqs=1, reuses_prefixes=False)
     stepper.add(make_request(0, 50, max_tokens=100), make_request(1, 8))
     first = stepper.step()
     stepper.abort(0)

@@ -73,6 +73,11 @@ class Size(_IntegerType):
 )
 @click.option("--kv-memory", type=Size(), help="Memory for K/V, such as 8G.  [default: what the fraction leaves]")
 @click.option(
+    "--prefix-cache/--no-prefix-cache",
+    default=DEFAULT.cache.prefix_cache,
+    help="Keep what was computed for prompts that begin alike.",
+)
+@click.option(
     "--weights",
     default=DEFAULT.model.weights.value,
     type=click.Choice([w.value for w in Weights]),
@@ -162,7 +167,11 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             reasoning_parser=options["reasoning_parser"],
             response_template=options["response_template"],
         ),
-        cache=CacheConfig(memory_fraction=options["memory_fraction"], kv_memory_bytes=options["kv_memory"]),
+        cache=CacheConfig(
+            memory_fraction=options["memory_fraction"],
+            kv_memory_bytes=options["kv_memory"],
+            prefix_cache=options["prefix_cache"],
+        ),
         scheduler=SchedulerConfig(
             max_num_seqs=options["max_num_seqs"],
             max_num_batched_tokens=options["max_num_batched_tokens"],

@@ -25,6 +25,20 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetPrefixCache:
+    """Forget what rows hold, so that prompts are computed from their start; running sequences go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The sequence's first token is there: comes with it, before it. num_cached_tokens: of its prompt, those that were
+    not computed again."""
+
+    request_id: int
+    num_cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """What the model itself thought of a token: its log probability (natural, at temperature 1, before any change), and
     the most likely tokens with theirs, the likeliest first.
@@ -62,7 +76,6 @@ class Finished:
 
     request_id: int
     finish_reason: FinishReason
-    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +89,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
-    """All events of one step, in the order in which they are to be taken: prompts, tokens, then ends."""
+    """All events of one step, in the order in which they are to be taken: prompts, starts, tokens, then ends."""
 
     tokens: tuple[Tokens, ...] = ()
     finished: tuple[Finished, ...] = ()
     failed: tuple[Failed, ...] = ()
     prompts: tuple[PromptLogprobs, ...] = ()
+    started: tuple[Started, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.tokens or self.finished or self.failed or self.prompts)
+        return bool(self.tokens or self.finished or self.failed or self.prompts or self.started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +112,9 @@ class EngineInfo:
     execution: "flattened", "compatible" or "sequential" (see runner/forward.py); weights: their dtype in memory.
     eos_token_ids: the model's end tokens.
     prefill_tokens: of prompts, in one step where nobody decodes, if the config does not say.
+    reuses_prefixes: whether K/V of earlier requests is used again; not for models whose layers keep more than that, or
+        where it is switched off.
+    grown_slab_bytes: slabs larger than this don't grow only to keep K/V that nobody uses now; None is no limit.
     """
 
     backend: str
@@ -111,6 +128,8 @@ class EngineInfo:
     eos_token_ids: tuple[int, ...]
     kv_row_bytes: int = 0
     prefill_tokens: int = 1024
+    reuses_prefixes: bool = True
+    grown_slab_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

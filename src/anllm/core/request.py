@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 MAX_SEED = 2**64
+MAX_PRIORITY = 1_000_000
 
 
 class FinishReason(StrEnum):
@@ -46,6 +47,9 @@ class SamplingParams:
     logprobs: tell for each token its log probability, and those of this many most likely ones; None tells nothing. They
         are those of the model itself: before penalties, bias, temperature and all filters.
     prompt_logprobs: the same for each token of the prompt but the first, which the model says nothing about.
+    priority: a lower one runs earlier, from -MAX_PRIORITY to MAX_PRIORITY. Waiting makes up for it, so that nobody
+        waits for ever.
+    cache_salt: what earlier requests computed is used only where they had the same one.
 
     Raises ValueError with the name, the rule and the value for anything out of range.
     """
@@ -71,6 +75,8 @@ class SamplingParams:
     grammar: str = ""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    priority: int = 0
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         _require(self.temperature >= 0 and math.isfinite(self.temperature), "temperature", ">= 0", self.temperature)
@@ -85,6 +91,9 @@ class SamplingParams:
         _require(0 < self.repetition_penalty < math.inf, "repetition_penalty", "> 0", self.repetition_penalty)
         _require(all(math.isfinite(bias) for _, bias in self.logit_bias), "logit_bias", "finite", self.logit_bias)
         _require(self.min_tokens >= 0, "min_tokens", ">= 0", self.min_tokens)
+        _require(
+            abs(self.priority) <= MAX_PRIORITY, "priority", f"from {-MAX_PRIORITY} to {MAX_PRIORITY}", self.priority
+        )
         for name in ("logprobs", "prompt_logprobs"):
             number = getattr(self, name)
             _require(number is None or number >= 0, name, ">= 0", number)
@@ -121,12 +130,14 @@ class Request:
     prompt_token_ids: at least one token.
     params: with n=1, no stop strings, and a seed.
     arrival_time_s: clock of the front, for queue times.
+    client: who shares the engine with others as one: the same for all requests with one API key.
     """
 
     request_id: int
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     arrival_time_s: float = 0.0
+    client: str = ""
 
 
 def _require(holds: bool, name: str, rule: str, given: object) -> None:

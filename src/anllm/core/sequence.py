@@ -7,30 +7,38 @@ from enum import Enum, auto
 from itertools import repeat
 
 from anllm.core.request import Request
+from anllm.core.row import Row
 from anllm.core.step import PENDING, Slot
+
+Order = tuple[float, int]  # who runs before whom: see scheduler/waiting.py
 
 
 class SequenceStatus(Enum):
     WAITING = auto()
     RUNNING = auto()
-    PREEMPTED = auto()  # was running, waits for memory; its K/V is gone and will be computed again
+    PREEMPTED = auto()  # was running, waits for memory; of its K/V it gets back what the cache still has
     FINISHED = auto()
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Tokens [0, num_computed_tokens) have valid K/V in `slot`; what stands behind is still to be computed."""
+    """Tokens [0, num_computed_tokens) have K/V in `row`, or will have it once the steps that were submitted are done;
+    what stands behind is still to be computed."""
 
     request: Request
-    arrival: int  # order of arrival; smaller is older
+    order: Order
     max_tokens: int  # of output, already cut to the context length
     status: SequenceStatus = SequenceStatus.WAITING
-    slot: Slot | None = None
+    row: Row | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     output_token_ids: list[int] = field(default_factory=list)
     num_scored_tokens: int = 0  # of the prompt, what the model thinks of them has been asked for
     num_pending: int = 0  # output tokens that a submitted step samples, and that nobody has read yet
+
+    @property
+    def slot(self) -> Slot | None:
+        return None if self.row is None else self.row.slot
 
     @property
     def request_id(self) -> int:

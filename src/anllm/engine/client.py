@@ -24,6 +24,8 @@ from anllm.core.events import (
     LoadFailed,
     LoadProgress,
     PromptLogprobs,
+    ResetPrefixCache,
+    Started,
     StepEvents,
     Tokens,
 )
@@ -33,7 +35,7 @@ from anllm.errors import EngineDeadError, InvalidRequestError, ModelError, NotRe
 
 logger = logging.getLogger(__name__)
 
-Event = PromptLogprobs | Tokens | Finished | Failed
+Event = PromptLogprobs | Started | Tokens | Finished | Failed
 OnEvent = Callable[[Event], None]
 RESTART_DELAYS_S = (0.1, 1.0, 2.0, 4.0, 8.0)  # before each restart in a row; after the last the engine stays down
 HEALTHY_AFTER_S = 60.0  # an engine that was ready this long has all restarts before it again
@@ -137,6 +139,12 @@ class EngineClient:
         if known:
             self._transport.send([Abort(known)])
 
+    def reset_prefix_cache(self) -> None:
+        """Have the engine forget what earlier prompts left. Raises NotReadyError while the engine is not ready."""
+        if self.state is not EngineState.READY:
+            raise NotReadyError(f"The engine is {self.state}. Try again in a moment.")
+        self._transport.send([ResetPrefixCache()])
+
     # -- the engine's life ---------------------------------------------------------------------------------------------
 
     async def _keep_running(self) -> None:
@@ -206,6 +214,8 @@ class EngineClient:
     def _on_events(self, events: StepEvents) -> None:
         for scored in events.prompts:
             self._deliver(self._open.get(scored.request_id), scored)
+        for start in events.started:
+            self._deliver(self._open.get(start.request_id), start)
         for tokens in events.tokens:
             self._deliver(self._open.get(tokens.request_id), tokens)
         ends: tuple[Finished | Failed, ...] = (*events.finished, *events.failed)

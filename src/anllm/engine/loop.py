@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, StepEvents
+from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, ResetPrefixCache, StepEvents
 from anllm.core.request import Request
 from anllm.core.step import InFlight, Masks, Runner, StepPlan, StepResult
 from anllm.engine.constraints import Constraints
@@ -25,7 +25,7 @@ from anllm.structured.state import MaskComputer
 
 logger = logging.getLogger(__name__)
 
-Command = Add | Abort
+Command = Add | Abort | ResetPrefixCache
 MakeMasks = Callable[[EngineInfo], MaskComputer | None]
 MAX_FAILED_STEPS = 3  # in a row; then the model is broken, not a request
 
@@ -63,6 +63,8 @@ class EngineLoop:
             max_model_len=info.max_model_len,
             eos_token_ids=info.eos_token_ids,
             prefill_tokens=info.prefill_tokens,
+            reuses_prefixes=info.reuses_prefixes,
+            grown_slab_bytes=info.grown_slab_bytes,
         )
         self._constraints = Constraints(masks)
         self._runner = runner
@@ -79,6 +81,9 @@ class EngineLoop:
                 for request_id in command.request_ids:
                     self.scheduler.abort(request_id)
                 self._constraints.forget(command.request_ids)
+                continue
+            if isinstance(command, ResetPrefixCache):
+                self.scheduler.reset_prefix_cache()
                 continue
             request = command.request
             failure = self._constraints.begin(request) if request.params.grammar else self._queue(request)

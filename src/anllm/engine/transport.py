@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Abort, Add, EngineInfo, LoadFailed, LoadProgress, StepEvents
+from anllm.core.events import Abort, Add, EngineInfo, LoadFailed, LoadProgress, ResetPrefixCache, StepEvents
 from anllm.core.step import Runner
 from anllm.engine.loop import Command, EngineLoop, MakeMasks, no_masks
 from anllm.errors import AnllmError
@@ -29,7 +29,8 @@ OnFrame = Callable[[Frame], None]
 REST_AFTER_S = 1.0  # idle this long, the engine gives back memory
 
 _TAGS: dict[type, bytes] = {
-    kind: bytes([tag]) for tag, kind in enumerate((LoadProgress, LoadFailed, EngineInfo, StepEvents, Add, Abort))
+    kind: bytes([tag])
+    for tag, kind in enumerate((LoadProgress, LoadFailed, EngineInfo, StepEvents, Add, Abort, ResetPrefixCache))
 }
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Frame | Command]] = {
     tag[0]: msgspec.msgpack.Decoder(kind) for kind, tag in _TAGS.items()

@@ -8,7 +8,7 @@ which grows and shrinks by whole rows. The pool decides with integers; what it d
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 
 from anllm.core.step import SlabResize, Slot
@@ -51,13 +51,36 @@ class KVPool:
     def num_owned_slots(self) -> int:
         return len(self._owned)
 
+    def capacity_for(self, num_tokens: int) -> int:
+        """Of the smallest slots that hold so many tokens; at most max_model_len."""
+        return self._capacities[bisect_left(self._capacities, num_tokens)]
+
+    def has_free_slot(self, capacity: int) -> bool:
+        return bool(self._free[capacity])
+
+    def slab_bytes(self, capacity: int) -> int:
+        """Of all rows of this capacity."""
+        return self._slab_bytes(capacity, self._num_slots[capacity])
+
+    def could_allocate(self, num_tokens: int, freed: Collection[Slot]) -> bool:
+        """Whether allocate() would find a slot if these slots were freed before."""
+        capacity = self.capacity_for(num_tokens)
+        if self._free[capacity] or any(slot.capacity == capacity for slot in freed):
+            return True
+        heights = dict.fromkeys(self._capacities, 0)
+        heights[capacity] = self._num_slots[capacity]
+        for slot in self._owned.difference(freed):
+            heights[slot.capacity] = max(heights[slot.capacity], slot.index + 1)
+        needed = sum(self._slab_bytes(c, height) for c, height in heights.items()) + self._slab_bytes(capacity, 1)
+        return needed <= self._budget_bytes
+
     def allocate(self, num_tokens: int) -> Slot | None:
         """A slot for at least num_tokens tokens, or None if the budget does not allow one now.
 
         num_tokens must be at most max_model_len. The lowest free index is taken, so that slabs stay dense and can
         shrink from their end.
         """
-        capacity = self._capacities[bisect_left(self._capacities, num_tokens)]
+        capacity = self.capacity_for(num_tokens)
         if not self._free[capacity] and not self._grow(capacity):
             return None
         slot = Slot(capacity, heappop(self._free[capacity]))

@@ -41,11 +41,13 @@ HALF_TOLERANCE = 5e-2
 
 @dataclass(frozen=True, slots=True)
 class ChosenForward:
-    """The way that was chosen. bytes_per_token: K/V of all layers; row_bytes: state of a row whatever its length."""
+    """The way that was chosen. bytes_per_token: K/V of all layers; row_bytes: state of a row whatever its length.
+    reuses_prefixes: whether the beginning of a row can serve another sequence: where all of it is plain K/V."""
 
     forward: Forward
     bytes_per_token: int
     row_bytes: int
+    reuses_prefixes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +143,13 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
     def compatible() -> ChosenForward:
         kinds = analyse(caches)
         forward = CompatibleForward(head, KVStore(kinds.shapes), StateStore(kinds.state_sizes), kinds.build)
-        return ChosenForward(forward, kinds.bytes_per_token, kinds.state_bytes)
+        has_states = bool(kinds.state_sizes)  # which say what all tokens made of them, not the first ones
+        return ChosenForward(forward, kinds.bytes_per_token, kinds.state_bytes, reuses_prefixes=not has_states)
 
     def sequential() -> ChosenForward:
         size = sum(array.nbytes for _, array in flat_arrays([c.state for c in caches]))
-        return ChosenForward(SequentialForward(model, head), -(-size // NUM_TOKENS), 0)
+        forward = SequentialForward(model, head)
+        return ChosenForward(forward, -(-size // NUM_TOKENS), 0, reuses_prefixes=False)
 
     plain = [Way("flattened", flattened), Way("compatible", compatible), Way("sequential", sequential)]
     if not isinstance(kernels, RaggedKernels):

@@ -8,12 +8,15 @@ row's length is garbage and never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import mlx.core as mx
 
 from anllm.core.step import SlabResize, Slot, SlotCopy
+
+MAX_COPY_BYTES = 64 << 20  # of memory that copying from row to row takes besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class LayerShape:
 
 
 class LayerSlabs:
-    """The slabs of one layer, by capacity. Changed by resize, copy and write."""
+    """The slabs of one layer, by capacity. Changed by resize, fill and write."""
 
     def __init__(self, shape: LayerShape) -> None:
         self.shape = shape
@@ -70,14 +73,21 @@ class LayerSlabs:
             mx.eval(resized)  # if this raises, the old slab is still whole
             slabs[capacity] = resized
 
-    def copy(self, source: Slot, target: Slot, num_tokens: int) -> None:
-        """Tokens [0, num_tokens) of one row to another."""
-        row = slice(target.index, target.index + 1)
-        for slabs, view in ((self._keys, self.keys), (self._values, self.values)):
-            moved = view(source.capacity)[source.index : source.index + 1, :, :num_tokens]
-            whole = view(target.capacity)
-            whole[row, :, :num_tokens] = moved
-            slabs[target.capacity] = whole.reshape(slabs[target.capacity].shape)
+    def read(self, slot: Slot, num_tokens: int) -> list[mx.array]:
+        """Keys and values of the first tokens of a row, each [num_heads, num_tokens, dim], in memory of their own."""
+        views = (self.keys(slot.capacity), self.values(slot.capacity))
+        return [mx.contiguous(view[slot.index, :, :num_tokens]) for view in views]
+
+    def fill(self, slots: Sequence[Slot], arrays: Sequence[mx.array]) -> None:
+        """Write what read() gave into rows of one capacity, in place as long as nobody else holds the slab; what was
+        read must have been evaluated."""
+        (capacity,) = {slot.capacity for slot in slots}
+        for slabs, array in zip((self._keys, self._values), arrays, strict=True):
+            num_heads, num_tokens, dim = array.shape
+            whole = slabs.pop(capacity).reshape(-1, num_heads, capacity, dim)
+            for slot in slots:
+                whole[slot.index, :, :num_tokens] = array
+            slabs[capacity] = whole.reshape(-1, dim)
 
 
 class KVStore:
@@ -91,13 +101,21 @@ class KVStore:
         for resize in resizes:
             for layer in self.layers:
                 layer.resize(resize.capacity, resize.num_slots)
-        touched = set()
-        for copy in copies:
-            touched.add(copy.target.capacity)
-            for layer in self.layers:
-                layer.copy(copy.source, copy.target, copy.num_tokens)
-        if touched:
-            mx.eval(self.arrays(touched))
+        # Neighbours with the same source are one copy to several rows: a burst of prompts that begin alike.
+        for (source, num_tokens, _), alike in groupby(copies, lambda c: (c.source, c.num_tokens, c.target.capacity)):
+            self._copy(source, [copy.target for copy in alike], num_tokens)
+
+    def _copy(self, source: Slot, targets: list[Slot], num_tokens: int) -> None:
+        """Some layers at a time, so that it takes little memory besides."""
+        row_bytes = max((layer.shape.bytes_per_token for layer in self.layers), default=1) * num_tokens
+        step = max(MAX_COPY_BYTES // row_bytes, 1)
+        for first in range(0, len(self.layers), step):
+            layers = self.layers[first : first + step]
+            pieces = [layer.read(source, num_tokens) for layer in layers]
+            mx.eval(pieces)
+            for layer, piece in zip(layers, pieces, strict=True):
+                layer.fill(targets, piece)
+            mx.eval([layer.arrays([targets[0].capacity]) for layer in layers])
 
     def arrays(self, capacities: Iterable[int]) -> list[mx.array]:
         """All slabs of these capacities, to be evaluated with a step's results."""

@@ -62,6 +62,8 @@ class ModelRunner:
             weights=loaded.weights,
             eos_token_ids=settings.eos_token_ids,
             prefill_tokens=prefill_tokens,
+            reuses_prefixes=settings.cache.prefix_cache and chosen.reuses_prefixes,
+            grown_slab_bytes=backend.grown_slab_bytes,
         )
 
     @property

@@ -6,18 +6,22 @@ It owns all Sequences and decides with integers only. One thread (the engine's);
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from itertools import repeat
+from typing import NamedTuple
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Failed, Finished, PromptLogprobs, StepEvents, Tokens
+from anllm.core.events import Failed, Finished, PromptLogprobs, Started, StepEvents, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.core.sequence import Sequence, SequenceStatus
 from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, StepError
+from anllm.kvcache.cache import Awaited, CacheStats, KVCache
 from anllm.kvcache.pool import KVPool
+from anllm.kvcache.radix import token_key
 from anllm.scheduler.policy import PrefillPace, share_prefill
+from anllm.scheduler.waiting import WaitingQueue, order_of
 
 # Rows are taken this much longer than needed now, so that short answers never move to a larger row.
 HEADROOM_TOKENS = 256
@@ -42,24 +46,37 @@ class Scheduler:
         max_model_len: int,
         eos_token_ids: Iterable[int],
         prefill_tokens: int = 1024,
+        reuses_prefixes: bool = True,
+        grown_slab_bytes: int | None = None,
     ) -> None:
-        """prefill_tokens: max_num_batched_tokens of a config that does not say."""
+        """prefill_tokens: max_num_batched_tokens of a config that does not say. The last two: see KVCache."""
         self._config = config
         self._pool = pool
+        self._cache = KVCache(pool, reuses_prefixes=reuses_prefixes, grown_slab_bytes=grown_slab_bytes)
         self._prefill_tokens = config.max_num_batched_tokens or prefill_tokens
         self._max_model_len = max_model_len
         self._eos_token_ids = frozenset(eos_token_ids)
         self._sequences: dict[int, Sequence] = {}
-        self._waiting: list[Sequence] = []  # by arrival; preempted ones stand where they arrived
-        self._running: list[Sequence] = []  # by arrival
+        self._waiting = WaitingQueue()
+        self._running: list[Sequence] = []  # in order
+        self._awaiting: dict[Sequence, Awaited] = {}  # who waits for what another one computes
         self._num_arrived = 0
         self._pace = PrefillPace()
-        self._submitted_s: deque[float] = deque()  # when each plan that is not read yet was made
+        self._in_flight: deque[tuple[StepPlan, float]] = deque()  # plans that are not read yet, and when they were made
         self._updated_s = 0.0
 
     @property
     def has_work(self) -> bool:
         return bool(self._sequences)
+
+    @property
+    def cache_stats(self) -> CacheStats:
+        return self._cache.stats
+
+    @property
+    def num_warm_rows(self) -> int:
+        """Rows that are kept for what is in them."""
+        return self._cache.num_warm_rows
 
     @property
     def num_waiting(self) -> int:
@@ -87,10 +104,10 @@ class Scheduler:
             raise QueueFullError(f"The queue is full ({self._config.max_num_waiting} requests wait). Try again later.")
         room = self._max_model_len - num_prompt_tokens
         max_tokens = min(request.params.max_tokens or room, room)
-        sequence = Sequence(request=request, arrival=self._num_arrived, max_tokens=max_tokens)
+        sequence = Sequence(request, order_of(request, self._num_arrived), max_tokens)
         self._num_arrived += 1
         self._sequences[request.request_id] = sequence
-        self._waiting.append(sequence)
+        self._waiting.add(sequence)
 
     def abort(self, request_id: int) -> None:
         """Forget a request; its slot is free for the next schedule(). Unknown ids are ignored."""
@@ -100,21 +117,22 @@ class Scheduler:
     def schedule(self, now_s: float) -> StepPlan | None:
         """The next forward pass, or None if there is nothing to compute. Slots of what is in it are taken."""
         decodes, copies = self._schedule_decodes()
-        prefills = self._schedule_prefills({s.slot for s in decodes})
-        # Freed only now: nothing in this plan may take or cut off a row that is still to be copied.
-        for copy in copies:
-            self._pool.free(copy.source)
+        prefills = self._schedule_prefills({s.slot for s in decodes}, copies)
         if not decodes and not prefills:
             return None
-        self._submitted_s.append(now_s)
+        self._cache.end_plan()
         # A prompt's last token alone is a decode row too.
         scheduled = sorted(decodes + prefills, key=lambda s: (not s.is_decode, s.slot))
-        return StepPlan(tuple(scheduled), resizes=self._pool.take_resizes(), copies=tuple(copies))
+        plan = StepPlan(tuple(scheduled), resizes=self._pool.take_resizes(), copies=tuple(copies))
+        self._in_flight.append((plan, now_s))
+        return plan
 
     def update(self, plan: StepPlan, result: StepResult, now_s: float) -> StepEvents:
         """Take in what the runner computed: new tokens, finished sequences, freed slots."""
         self._observe(plan, now_s)
+        self._cache.plan_was_read()
         prompts: list[PromptLogprobs] = []
+        started: list[Started] = []
         tokens: list[Tokens] = []
         finished: list[Finished] = []
         failed: list[Failed] = []
@@ -128,20 +146,26 @@ class Scheduler:
             sequence = self._sequences.get(scheduled.request_id)
             if sequence is not None and of_prompt is not None:
                 prompts.append(PromptLogprobs(sequence.request_id, of_prompt))
-            if sequence is None or token_id is None:  # it ended while the step ran, or its prompt goes on
+            if sequence is None:  # it ended while the step ran
+                continue
+            if sequence.row is not None:
+                self._cache.computed(sequence.row, scheduled.end)
+            if token_id is None:  # its prompt goes on
                 continue
             sequence.num_pending -= 1
             if token_id < 0:
                 failed.append(Failed(sequence.request_id, StepError.__name__, "The model's logits are not numbers."))
-                self._end(sequence)
+                self._end(sequence, is_sound=False)
                 continue
+            if not sequence.output_token_ids:
+                started.append(Started(sequence.request_id, sequence.num_cached_tokens))
             sequence.output_token_ids.append(token_id)
             tokens.append(Tokens(sequence.request_id, (token_id,), (logprobs,) if logprobs else ()))
             reason = self._finish_reason(sequence, token_id)
             if reason is not None:
-                finished.append(Finished(sequence.request_id, reason, sequence.num_cached_tokens))
+                finished.append(Finished(sequence.request_id, reason))
                 self._end(sequence)
-        return StepEvents(tuple(tokens), tuple(finished), tuple(failed), tuple(prompts))
+        return StepEvents(tuple(tokens), tuple(finished), tuple(failed), tuple(prompts), tuple(started))
 
     # -- further verbs -------------------------------------------------------------------------------------------------
 
@@ -151,29 +175,44 @@ class Scheduler:
         if sequence is None:
             return None
         self._end(sequence)
-        return Finished(request_id, FinishReason.STOP, sequence.num_cached_tokens)
+        return Finished(request_id, FinishReason.STOP)
 
     def fail(self, plan: StepPlan, message: str) -> StepEvents:
-        """The step raised: end the sequences that were in it, and no others."""
-        self._submitted_s.popleft()
+        """The step raised: end the sequences that were in it, those that copied from them since, and no others."""
+        self._in_flight.popleft()
         self._pool.repeat_resizes(plan.resizes)
+        self._cache.plan_was_read()
+        self._cache.plan_failed(s.slot for s in plan.scheduled)
         failed = []
-        for scheduled in plan.scheduled:
-            sequence = self._sequences.get(scheduled.request_id)
+        broken = {s.slot for s in plan.scheduled}
+        request_ids = [s.request_id for s in plan.scheduled]
+        for later, _ in self._in_flight:
+            broken.update(copy.target for copy in later.copies if copy.source in broken)
+            targets = {copy.target for copy in later.copies} & broken
+            request_ids += [s.request_id for s in later.scheduled if s.slot in targets]
+        for request_id in dict.fromkeys(request_ids):
+            sequence = self._sequences.get(request_id)
             if sequence is not None:
                 failed.append(Failed(sequence.request_id, StepError.__name__, message))
-                self._end(sequence)
+                self._end(sequence, is_sound=False)
         return StepEvents(failed=tuple(failed))
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what rows hold; those of running sequences stay theirs."""
+        self._cache.reset()
 
     def check_integrity(self) -> None:
         """Assert that every sequence is in one list, and that exactly the running ones own slots."""
-        assert sorted(id(s) for s in self._sequences.values()) == sorted(id(s) for s in self._waiting + self._running)
-        assert all(s.slot is None and s.num_computed_tokens == 0 for s in self._waiting)
-        slots = [s.slot for s in self._running]
-        assert None not in slots and len(slots) == len(set(slots)) == self._pool.num_owned_slots
-        for ordered in (self._waiting, self._running):
-            assert [s.arrival for s in ordered] == sorted(s.arrival for s in ordered)
-        self._pool.check_integrity()
+        assert sorted(id(s) for s in self._sequences.values()) == sorted(
+            id(s) for s in [*self._waiting, *self._running]
+        )
+        assert all(s.row is None and s.num_computed_tokens == 0 for s in self._waiting)
+        assert [s.order for s in self._running] == sorted(s.order for s in self._running)
+        assert self._awaiting.keys() <= set(self._waiting)
+        self._waiting.check_integrity()
+        rows = [s.row for s in self._running if s.row is not None]
+        assert len(rows) == len(self._running)
+        self._cache.check_integrity(rows)
 
     # -- decode --------------------------------------------------------------------------------------------------------
 
@@ -190,57 +229,82 @@ class Scheduler:
         return [self._scheduled(s, 1) for s in decoding if s.status is SequenceStatus.RUNNING], copies
 
     def _ensure_capacity(self, sequence: Sequence) -> list[SlotCopy]:
-        """Move a sequence that outgrew its row to a larger one; preempt younger ones, at last itself, for the room. Who
-        has moved in this step is older, and so never preempted in it."""
-        assert sequence.slot is not None
-        if sequence.num_tokens <= sequence.slot.capacity:
+        """Move a sequence that outgrew its row to a larger one; preempt those behind it, at last itself, for the room.
+        Who has moved in this step is before it, and so never preempted in it."""
+        assert sequence.row is not None
+        if sequence.num_tokens <= sequence.row.slot.capacity:
             return []
-        while (larger := self._allocate(sequence)) is None:
+        room = _room(sequence)
+        while (copy := self._cache.grow(sequence.row, sequence.num_computed_tokens, **room._asdict())) is None:
             victim = self._running[-1]
             self._preempt(victim)
             if victim is sequence:
                 return []
-        copy = SlotCopy(sequence.slot, larger, sequence.num_computed_tokens)
-        sequence.slot = larger
         return [copy]
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to waiting, in the order of arrival; its K/V is given up and computed again later."""
-        assert sequence.slot is not None
-        self._pool.free(sequence.slot)
+        """Back to waiting, where it stood; its K/V stays in the cache as long as there is room for it there."""
         self._running.remove(sequence)
-        sequence.slot = None
+        self._give_back(sequence)
         sequence.num_computed_tokens = 0
         sequence.status = SequenceStatus.PREEMPTED
-        insort(self._waiting, sequence, key=lambda s: s.arrival)
+        self._waiting.add(sequence)
 
     # -- prefill -------------------------------------------------------------------------------------------------------
 
-    def _schedule_prefills(self, taken: set[Slot]) -> list[ScheduledSequence]:
+    def _schedule_prefills(self, taken: set[Slot], copies: list[SlotCopy]) -> list[ScheduledSequence]:
         """Chunks of the prompts that are under way, and of waiting ones as far as slots and budget go. taken: the slots
-        of this step's decode rows."""
+        of this step's decode rows. copies: what has to be copied for those that begin is added."""
         under_way = [s for s in self._running if s.slot not in taken and not s.is_full]
-        num_free = self._config.max_num_seqs - len(self._running)
-        waiting = [s for s in self._waiting[: min(num_free, MAX_CANDIDATES)] if not s.is_full]
-        if waiting and under_way and waiting[0].arrival < under_way[0].arrival:
+        waiting = self._candidates()
+        if waiting and under_way and waiting[0].order < under_way[0].order:
             # The oldest gets the oldest's share, or the next free memory; newer prompts don't keep it out.
-            if self._admit(waiting[0]):
-                under_way.insert(0, waiting.pop(0))
-            else:
+            first = waiting.pop(0)
+            if self._admit(first, copies):
+                under_way.insert(0, first)
+            elif first not in self._awaiting:
                 waiting = []
         candidates = under_way + waiting
-        shares = share_prefill([s.num_uncomputed_tokens for s in candidates], self._prefill_budget(len(taken)))
+        budget = self._prefill_budget(len(taken))
         scheduled: list[ScheduledSequence] = []
         scorable = MAX_SCORED_TOKENS
-        for sequence, wanted in zip(candidates, shares, strict=True):
-            share = min(wanted, sequence.longest_chunk(scorable))
-            if share == 0:
-                continue
-            if sequence.slot is None and not self._admit(sequence):
-                break  # who came later does not overtake for memory, so that nobody waits for ever
-            scheduled.append(self._scheduled(sequence, share))
-            scorable -= len(scheduled[-1].scored_token_ids)
+        has_memory = True
+        while candidates and budget > 0:
+            # Who needs less than it seemed, since it finds a part in the cache, leaves something for another round.
+            shares = share_prefill([s.num_uncomputed_tokens for s in candidates], budget)
+            left: list[Sequence] = []
+            num_before = len(scheduled)
+            for sequence, wanted in zip(candidates, shares, strict=True):
+                share = min(wanted, sequence.longest_chunk(scorable))
+                if share == 0:
+                    left.append(sequence)
+                    continue
+                if sequence.row is None:
+                    if not has_memory:
+                        continue
+                    if not self._admit(sequence, copies):
+                        # Who came later does not overtake for memory, so that nobody waits for ever.
+                        has_memory = sequence in self._awaiting
+                        continue
+                    share = min(share, sequence.num_uncomputed_tokens)
+                scheduled.append(self._scheduled(sequence, share))
+                scorable -= len(scheduled[-1].scored_token_ids)
+                budget -= share
+            if len(scheduled) == num_before:
+                break
+            candidates = left
         return scheduled
+
+    def _candidates(self) -> list[Sequence]:
+        """Waiting sequences whose turn it is."""
+        number = min(self._config.max_num_seqs - len(self._running), MAX_CANDIDATES)
+        for sequence in [s for s, awaited in self._awaiting.items() if not self._cache.is_coming(awaited)]:
+            del self._awaiting[sequence]
+        if number <= 0 or not len(self._waiting):
+            return []
+        running = Counter(s.request.client for s in self._running)
+        turns = self._waiting.first(number + len(self._awaiting), running)
+        return [s for s in turns if not s.is_full and s not in self._awaiting][:number]
 
     def _prefill_budget(self, num_decodes: int) -> int:
         if num_decodes == 0:
@@ -248,30 +312,38 @@ class Scheduler:
         most = max(self._config.decode_token_budget - num_decodes, 1)
         return self._pace.budget(most, num_decodes=num_decodes, num_waiting=len(self._sequences) - num_decodes)
 
-    def _admit(self, sequence: Sequence) -> bool:
-        slot = self._allocate(sequence)
-        if slot is None:
+    def _admit(self, sequence: Sequence, copies: list[SlotCopy]) -> bool:
+        """Give it a row. Not if there is no memory, or if it is better to wait for what another one computes."""
+        key = token_key(sequence.tokens(0, sequence.num_tokens))
+        is_scored = sequence.request.params.prompt_logprobs is not None  # which needs all of them computed
+        reusable = 0 if is_scored else sequence.num_tokens - 1
+        salt = sequence.request.params.cache_salt
+        placement = self._cache.place(key, salt, reusable=reusable, **_room(sequence)._asdict())
+        if placement is None:
             return False
-        sequence.slot = slot
+        if isinstance(placement, Awaited):
+            self._awaiting[sequence] = placement
+            return False
+        if placement.copy is not None:
+            copies.append(placement.copy)
+        if sequence.status is SequenceStatus.WAITING:
+            sequence.num_cached_tokens = placement.num_cached_tokens
+        sequence.row = placement.row
+        sequence.num_computed_tokens = placement.num_cached_tokens
         sequence.status = SequenceStatus.RUNNING
         self._waiting.remove(sequence)
-        insort(self._running, sequence, key=lambda s: s.arrival)
+        insort(self._running, sequence, key=lambda s: s.order)
         return True
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _allocate(self, sequence: Sequence) -> Slot | None:
-        """A row with headroom, or else one that is just long enough, or else None."""
-        roomy = min(sequence.num_tokens + HEADROOM_TOKENS, sequence.max_num_tokens)
-        return self._pool.allocate(roomy) or self._pool.allocate(sequence.num_tokens)
-
     def _scheduled(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
         """The next num_tokens tokens of the sequence, which count as computed from now on."""
-        assert sequence.slot is not None
+        assert sequence.row is not None
         start = sequence.num_computed_tokens
         scheduled = ScheduledSequence(
             request_id=sequence.request_id,
-            slot=sequence.slot,
+            slot=sequence.row.slot,
             start=start,
             token_ids=sequence.tokens(start, start + num_tokens),
             sample=start + num_tokens == sequence.num_tokens,
@@ -301,24 +373,45 @@ class Scheduler:
             return FinishReason.LENGTH
         return None
 
-    def _end(self, sequence: Sequence) -> None:
-        """Out of every list; the slot is free."""
+    def _end(self, sequence: Sequence, *, is_sound: bool = True) -> None:
+        """Out of every list; the row may go. is_sound: what it holds can be relied on."""
         del self._sequences[sequence.request_id]
-        if sequence.slot is None:
+        if sequence.row is None:
             self._waiting.remove(sequence)
+            self._awaiting.pop(sequence, None)
         else:
             self._running.remove(sequence)
-            self._pool.free(sequence.slot)
-            sequence.slot = None
+            self._give_back(sequence, is_sound=is_sound)
         sequence.status = SequenceStatus.FINISHED
+
+    def _give_back(self, sequence: Sequence, *, is_sound: bool = True) -> None:
+        row = sequence.row
+        assert row is not None
+        sequence.row = None
+        if is_sound:
+            self._cache.release(row, token_key(sequence.tokens(0, row.num_tokens)))
+        else:
+            self._cache.discard(row)
 
     def _observe(self, plan: StepPlan, now_s: float) -> None:
         """A step lasts from the end of the one before it, or from its own beginning if that was later."""
         num_decodes = sum(s.is_decode for s in plan.scheduled)
-        started_s = max(self._submitted_s.popleft(), self._updated_s)
+        _, made_s = self._in_flight.popleft()
+        started_s = max(made_s, self._updated_s)
         self._updated_s = now_s
         self._pace.observe(
             num_decodes=num_decodes,
             num_prefill_tokens=plan.num_tokens - num_decodes,
             duration_s=now_s - started_s,
         )
+
+
+class _Room(NamedTuple):
+    """Tokens that a row is to hold: at least, and better."""
+
+    num_tokens: int
+    roomy_tokens: int
+
+
+def _room(sequence: Sequence) -> _Room:
+    return _Room(sequence.num_tokens, min(sequence.num_tokens + HEADROOM_TOKENS, sequence.max_num_tokens))

@@ -22,6 +22,7 @@ from anllm.server.errors import MethodNotAllowedError, UnknownUrlError, error_re
 from anllm.server.health import health_router
 from anllm.server.middleware import LoopbackHostMiddleware, RequestContextMiddleware, is_loopback
 from anllm.server.models.routes import models_router
+from anllm.server.prefix_cache import prefix_cache_router
 from anllm.server.service import Service
 from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
 from anllm.server.tokenization.routes import tokenization_router
@@ -48,6 +49,7 @@ def create_app(service: Service, config: ServerConfig) -> FastAPI:
     app.include_router(chat_router(service, config))
     app.include_router(completions_router(service, config))
     app.include_router(tokenization_router(service, config))
+    app.include_router(prefix_cache_router(service))
     app.add_exception_handler(AnllmError, _on_anllm_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     if is_loopback(config.host):

@@ -5,6 +5,7 @@ All raise InvalidRequestError. After this there is nothing left to check.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from anllm.config import ServerConfig
@@ -103,6 +104,8 @@ def to_prompts(
         logit_bias=_to_logit_bias(request.logit_bias or {}),
         allowed_token_ids=tuple(request.allowed_token_ids or ()),
         min_tokens=min(request.min_tokens or 0, model.max_model_len),
+        priority=request.priority or 0,
+        cache_salt=_hashed(request.cache_salt) if request.cache_salt else "",
         logprobs=logprobs,
         prompt_logprobs=max(
             (n for n in (request.prompt_logprobs, logprobs if echoes_logprobs else None) if n is not None), default=None
@@ -115,6 +118,11 @@ def to_prompts(
         returns_token_ids=bool(request.return_token_ids),
         keeps_silent=echoes_logprobs,
     )
+
+
+def _hashed(salt: str) -> str:
+    """Short, and no secret any more."""
+    return hashlib.sha256(salt.encode()).hexdigest()
 
 
 def _check_stop(stop: tuple[str, ...], max_items: int) -> None:

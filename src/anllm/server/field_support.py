@@ -16,7 +16,6 @@ logger = logging.getLogger(__name__)
 
 ACCEPTED_WITHOUT_EFFECT = {
     "audio": "parameters of audio output, which `modalities` can't ask for",
-    "cache_salt": "would only part the prefix cache",
     "metadata": "labels of the client's own",
     "prediction": "a hint for speed",
     "prompt_cache_key": "a hint for speed",
@@ -51,7 +50,6 @@ _NOT_WORTH_LOGGING = frozenset(
 
 # Field -> values that mean the same as leaving it out. Any other value would change the output: refused.
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "priority": (0,),
     "use_beam_search": (False,),
     "length_penalty": (1,),
     "bad_words": ([],),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from anllm.core.events import Finished, PromptLogprobs, TokenLogprobs, Tokens
+from anllm.core.events import Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.client import EngineClient, Event
 from anllm.errors import from_engine
@@ -285,8 +285,9 @@ class Generation:
             if choice.output.stopped:
                 self._end(event.request_id, FinishReason.STOP)
                 self._client.abort((event.request_id,))
-        elif isinstance(event, Finished):
+        elif isinstance(event, Started):
             choice.num_cached_tokens = event.num_cached_tokens
+        elif isinstance(event, Finished):
             is_cut = event.finish_reason is FinishReason.LENGTH
             self._add_text(index, choice, choice.output.finish(is_cut=is_cut))
             is_stop = event.finish_reason is FinishReason.STOP or choice.output.stopped

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
+from anllm.core.request import MAX_PRIORITY
+
 
 def _integral(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -142,7 +144,7 @@ class GenerationRequest(RequestModel):
     include_stop_str_in_output: bool | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=20), INTEGRAL] | None = None
     return_token_ids: bool | None = None
-    priority: Integer | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL] | None = None
     cache_salt: str | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

@@ -36,6 +36,11 @@ class Backend(Protocol):
         and no more quickly done."""
         ...
 
+    @property
+    def grown_slab_bytes(self) -> int | None:
+        """As in EngineInfo: growing a slab copies it, and all rows wait for that."""
+        ...
+
     def prepare(self, model: nn.Module, weights: Weights) -> None:
         """Bring a lazily loaded model's weights into the form in which they stay."""
         ...

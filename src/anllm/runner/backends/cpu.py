@@ -37,6 +37,7 @@ class CpuBackend:
 
     name = "cpu"
     prefill_tokens = 1024
+    grown_slab_bytes = 256 << 20  # 0.1 s
 
     def __init__(self, blas: Blas) -> None:
         keep_freed_memory()

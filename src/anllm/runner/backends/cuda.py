@@ -20,6 +20,7 @@ class CudaBackend:
     name = "cuda"
     blas = ""
     prefill_tokens = 8192  # a burst of 64 requests: 6,300 tokens/s, with 2,048 it is 5,800 (docs/log.md)
+    grown_slab_bytes = None  # copied at terabytes a second
 
     def __init__(self) -> None:
         self.kernels = make_kernels()

@@ -17,6 +17,7 @@ class MetalBackend:
     name = "metal"
     blas = ""
     prefill_tokens = 2048
+    grown_slab_bytes = 2 << 30
 
     def __init__(self) -> None:
         self.kernels = StockKernels()
