@@ -18,7 +18,7 @@ from anllm.runner.contract import ChosenForward, choose_forward
 from anllm.runner.forward import Head, LastHidden
 from anllm.scheduler import scheduler as scheduler_module
 from runner.families import FAMILIES, VOCAB, WINDOW, Family, build, tiny
-from runner.greedy import MAX_MODEL_LEN, check_greedy, random_tokens, run_greedy
+from runner.greedy import MAX_MODEL_LEN, GreedyEngine, check_greedy, random_tokens, run_greedy
 
 pytestmark = pytest.mark.mlx
 
@@ -51,6 +51,30 @@ def test_batched_greedy_tokens_are_the_models_own(family: Family) -> None:
         assert len(run.tokens[request_id]) == 12
         near += check_greedy(model, prompt, run.tokens[request_id])
     assert near <= 2, "so many near misses are no rounding"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_what_earlier_prompts_left_changes_no_token(family: Family) -> None:
+    """A chat that goes on, prompts that begin alike at the same time, and one again; within a window and beyond it."""
+    model = build(family)
+    chosen = choose(model)
+    engine = GreedyEngine(chosen)
+    begin = random_tokens(150, seed=1)
+    first = engine.run([begin], 6)
+    goes_on = begin + tuple(first.tokens[0]) + random_tokens(20, seed=2)
+    waves = [[goes_on], [begin + random_tokens(length, seed=length) for length in (80, 90, 70)], [begin, goes_on]]
+    near = check_greedy(model, begin, first.tokens[0])
+    num_cached = []
+    for prompts in waves:
+        run = engine.run(prompts, 6)
+        num_cached += [run.num_cached[i] for i in range(len(prompts))]
+        near += sum(check_greedy(model, prompt, run.tokens[i]) for i, prompt in enumerate(prompts))
+    assert near <= 2, "so many near misses are no rounding"
+    if chosen.reuses_prefixes:
+        assert num_cached == [155, 150, 150, 150, 149, 150]
+    else:
+        assert family.execution != "flattened"
+        assert set(num_cached) == {0}
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_oss", "qwen3", "starcoder2"])

@@ -128,6 +128,7 @@ class GpuLikeBackend:
     name = "test"
     blas = ""
     prefill_tokens = 1024
+    grown_slab_bytes = None
 
     def __init__(self) -> None:
         self.kernels = SlowFusedKernels()

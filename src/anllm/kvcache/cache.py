@@ -125,7 +125,7 @@ class KVCache:
         placement = None if found is None else self._reuse(found, num_found, num_tokens, roomy_tokens)
         if placement is None:
             slot = self._allocate(num_tokens, roomy_tokens)
-            placement = None if slot is None else Placement(self._new_row(slot))
+            placement = None if slot is None else self._place_in(slot)
         if placement is not None:
             self.stats.num_queried_tokens += reusable
             self.stats.num_hit_tokens += placement.num_cached_tokens
@@ -252,14 +252,16 @@ class KVCache:
             self._forget(row)
             self._in_use.pop(row)
             self._leaving.append(row.slot)
-        return Placement(self._new_row(slot), length, copy)
+        return self._place_in(slot, length, copy)
 
     def _take_over(self, row: Row, length: int) -> Placement:
         self._forget(row)
-        return Placement(self._new_row(row.slot), length)
+        return self._place_in(row.slot, length)
 
-    def _new_row(self, slot: Slot) -> Row:
-        return Row(slot, self._num_plans + 1)
+    def _place_in(self, slot: Slot, num_cached_tokens: int = 0, copy: SlotCopy | None = None) -> Placement:
+        """What is in the row already, or will be by the plan's copies, others may use at once: if the plan fails, they
+        fail with it (Scheduler.fail)."""
+        return Placement(Row(slot, self._num_plans + 1, num_cached_tokens), num_cached_tokens, copy)
 
     def _allocate(self, num_tokens: int, roomy_tokens: int) -> Slot | None:
         """A slot with room, or else one that is just long enough, or else None. Warm rows make way for either."""
