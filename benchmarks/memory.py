@@ -69,7 +69,10 @@ def run(driver: EngineDriver, prompts: list[list[int]], output: int, at_once: in
             if polled.status is not Status.OPEN:
                 open_ids.remove(request_id)
     wall_s = time.perf_counter() - started
+    import mlx.core as mx  # only now: the runner loads a BLAS before it
+
     return {
+        "peak_bytes": mx.get_peak_memory(),
         "wall_s": round(wall_s, 3),
         "output_tok_s": round(len(prompts) * output / wall_s, 1),
         "ttft_ms": {"p50": round(statistics.median(first) * 1e3, 1), "max": round(max(first) * 1e3, 1)},

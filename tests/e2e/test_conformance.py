@@ -85,10 +85,15 @@ def test_C096_B_1_B_2_characters_of_many_tokens_stay_whole(client: openai.OpenAI
         whole.encode()  # no half of a surrogate pair
 
 
-def test_B_4_D_6_entries_and_usage_agree(client: openai.OpenAI) -> None:
+def test_B_4_D_6_entries_and_usage_agree(client: openai.OpenAI, server: RunningServer) -> None:
+    def forget() -> None:  # what the same prompt left: its last bits would be others, and so would cached_tokens
+        assert httpx.post(f"{server.url}/reset_prefix_cache").status_code == 200
+
+    forget()
     options = {"temperature": 0, "max_tokens": 12, "logprobs": True, "top_logprobs": 3}
     whole = chat(client, "What is the capital of France?", **options)
     entries = whole.choices[0].logprobs.content
+    forget()
     *parts, last = chat(
         client, "What is the capital of France?", stream=True, stream_options={"include_usage": True}, **options
     )
@@ -150,3 +155,23 @@ def test_I_7_the_end_of_the_turn_ends_the_answer(client: openai.OpenAI) -> None:
     assert "<|im_end|>" not in made.choices[0].message.content
     on = chat(client, "Say hi.", temperature=0, max_tokens=60, extra_body={"ignore_eos": True})
     assert (on.choices[0].finish_reason, on.usage.completion_tokens) == ("length", 60)
+
+
+def test_the_second_turn_of_a_chat_finds_the_first(server: RunningServer, client: openai.OpenAI) -> None:
+    """And answers as it would without."""
+    first = "Tell me about the sea, about fish, about ships and about those who live at the coast, in a few words."
+    answer = chat(client, first, temperature=0, max_tokens=20).choices[0].message.content
+    turns = [("user", first), ("assistant", answer), ("user", "And now about mountains.")]
+    body = {
+        "model": MODEL,
+        "messages": [{"role": role, "content": content} for role, content in turns],
+        "temperature": 0,
+        "max_tokens": 20,
+    }
+    found = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    httpx.post(f"{server.url}/reset_prefix_cache")
+    fresh = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (found, fresh)]
+    assert cached[0] > 0.6 * found["usage"]["prompt_tokens"]
+    assert cached[1] == 0
+    assert found["choices"] == fresh["choices"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,3 +80,17 @@ def test_many_different_tokens_are_all_kept() -> None:
     last = entry(slot, 0, tokens, 0)
     seen.follow(StepPlan((last,)), {})
     assert told(seen, last) == Counter(tokens)
+
+
+def test_tokens_that_are_not_computed_again_are_told_where_a_sequence_begins() -> None:
+    """In a slot where it goes on from another one, and in one to which the beginning was copied while that goes on."""
+    seen, first, other = SeenTokens(), Slot(256, 0), Slot(256, 1)
+    seen.follow(StepPlan((entry(first, 0, (1, 2, 3), 3),)), {})
+    reused = replace(entry(other, 2, (9,), 3), reused_token_ids=(1, 2))
+    going_on = entry(first, 3, (4,), 3)
+    seen.follow(StepPlan((going_on, reused), copies=(SlotCopy(first, other, 2),)), {})
+    assert told(seen, reused) == {1: 0, 2: 0, 9: 0}
+    assert told(seen, going_on) == {1: 0, 2: 0, 3: 0, 4: 1}
+    anew = replace(entry(first, 2, (5, 6), 3), reused_token_ids=(1, 8))
+    seen.follow(StepPlan((anew,)), {})
+    assert told(seen, anew) == {1: 0, 8: 0, 5: 0, 6: 1}

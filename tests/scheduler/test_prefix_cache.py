@@ -165,6 +165,15 @@ def test_hits_are_counted() -> None:
     assert (stats.num_queried_tokens, stats.num_hit_tokens) == (2 * (len(SYSTEM) - 1), len(SYSTEM) - 1)
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_penalties_are_told_of_the_tokens_that_are_not_computed(penalty: float) -> None:
+    stepper = Stepper(max_num_batched_tokens=40)
+    ask(stepper, 0, SYSTEM[:300], max_tokens=1)
+    plans = ask(stepper, 1, SYSTEM[:300] + words(1, 100), max_tokens=4, presence_penalty=penalty)
+    told = [s.reused_token_ids for plan in plans for s in plan.scheduled]
+    assert told == [SYSTEM[:300] if penalty else (), *[()] * (len(plans) - 1)]
+
+
 # -- at the same time --------------------------------------------------------------------------------------------------
 
 

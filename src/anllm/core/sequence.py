@@ -31,7 +31,8 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     row: Row | None = None
     num_computed_tokens: int = 0
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, those that were not computed for it
+    num_reused_tokens: int = 0  # what its row held already when it got it
     output_token_ids: list[int] = field(default_factory=list)
     num_scored_tokens: int = 0  # of the prompt, what the model thinks of them has been asked for
     num_pending: int = 0  # output tokens that a submitted step samples, and that nobody has read yet

@@ -51,6 +51,8 @@ class ScheduledSequence:
     One token with `sample` set is a decode row; anything else is a chunk of prefill. The last token may be PENDING.
     scored_token_ids: the tokens that follow the first so many of token_ids in the prompt; the logits there are to tell
     what the model thinks of them.
+    reused_token_ids: where a sequence begins in its slot with tokens whose K/V is there already, [0, start): these, for
+    those with penalties only.
     """
 
     request_id: int
@@ -63,6 +65,7 @@ class ScheduledSequence:
     num_prompt_tokens: int = 0
     banned_token_ids: tuple[int, ...] = ()
     scored_token_ids: tuple[int, ...] = ()
+    reused_token_ids: tuple[int, ...] = ()
 
     @property
     def logit_positions(self) -> list[int]:

@@ -1,7 +1,8 @@
 """Which tokens a sequence has already, for penalties: followed from plan to plan, by slot.
 
-Plans hold every token of a sequence once, as it is computed, the newest one as the input of the step that draws the
-next. So nothing has to be told besides. Only sequences whose parameters have penalties are followed.
+Plans hold every token of a sequence once, as it is computed or, at its beginning, as one that need not be; the newest
+one as the input of the step that draws the next. So nothing has to be told besides. Only sequences whose parameters
+have penalties are followed.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class SeenTokens:
     def follow(self, plan: StepPlan, pending: Mapping[int, int]) -> None:
         """Take in the tokens of a plan. pending: by request, what stands behind PENDING."""
         for copy in plan.copies:
-            if copy.source in self._rows:
-                self._rows[copy.target] = self._rows.pop(copy.source)
+            if copy.source in self._rows:  # one that moves; others that copy begin anew
+                self._rows[copy.target] = self._rows[copy.source]
         for scheduled in plan.scheduled:
             if scheduled.params.has_penalties:
                 self._follow_row(scheduled, pending)
@@ -65,9 +66,10 @@ class SeenTokens:
         return self._rows[scheduled.slot].seen() if scheduled.params.has_penalties else None
 
     def _follow_row(self, scheduled: ScheduledSequence, pending: Mapping[int, int]) -> None:
-        if scheduled.start == 0:
+        reused = scheduled.reused_token_ids
+        if scheduled.start == len(reused):
             self._rows[scheduled.slot] = _Row()
         row = self._rows[scheduled.slot]
-        for position, token_id in enumerate(scheduled.token_ids, scheduled.start):
+        for position, token_id in enumerate((*reused, *scheduled.token_ids), scheduled.start - len(reused)):
             actual = pending[scheduled.request_id] if token_id == PENDING else token_id
             row.add(actual, is_output=position >= scheduled.num_prompt_tokens)

@@ -329,7 +329,7 @@ class Scheduler:
         if sequence.status is SequenceStatus.WAITING:
             sequence.num_cached_tokens = placement.num_cached_tokens
         sequence.row = placement.row
-        sequence.num_computed_tokens = placement.num_cached_tokens
+        sequence.num_computed_tokens = sequence.num_reused_tokens = placement.num_cached_tokens
         sequence.status = SequenceStatus.RUNNING
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=lambda s: s.order)
@@ -341,6 +341,7 @@ class Scheduler:
         """The next num_tokens tokens of the sequence, which count as computed from now on."""
         assert sequence.row is not None
         start = sequence.num_computed_tokens
+        tells_reused = start == sequence.num_reused_tokens and sequence.request.params.has_penalties
         scheduled = ScheduledSequence(
             request_id=sequence.request_id,
             slot=sequence.row.slot,
@@ -352,6 +353,7 @@ class Scheduler:
             num_prompt_tokens=sequence.num_prompt_tokens,
             banned_token_ids=self._banned(sequence),
             scored_token_ids=sequence.tokens_to_score(start, start + num_tokens),
+            reused_token_ids=sequence.tokens(0, start) if tells_reused else (),
         )
         sequence.num_computed_tokens = scheduled.end
         sequence.num_scored_tokens += len(scheduled.scored_token_ids)
