@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from anllm.core.step import Slot
 from anllm.runner.attention import StockKernels, target_rows
 from anllm.runner.fusion import Rotation
 from anllm.runner.kv_store import LayerSlabs
@@ -58,6 +61,10 @@ class SlowFusedKernels(SlowRaggedKernels):
             index = mx.array(target_rows(table[mine, 1], table[mine, 2], capacity, shape.num_kv_heads))
             layer.write(capacity, index, k[mx.array(mine)], v[mx.array(mine)])
         return q, mx.zeros(1)
+
+    def copy_rows(self, layer: LayerSlabs, source: Slot, targets: Sequence[Slot], num_tokens: int) -> mx.array:
+        layer.fill(targets, layer.read(source, num_tokens))
+        return mx.zeros(1)
 
     def _turned(self, x: mx.array, positions: mx.array, rotation: Rotation) -> mx.array:
         """x: [n, heads, 1, dim]"""

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs a C++ compiler"),
     pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="the emulator writes to memory of the CPU"),
 ]
-CACHES = (cuda_ragged._attention, cuda_ragged._join, cuda_fused._rotate, cuda_fused._swiglu)
+CACHES = (cuda_ragged._attention, cuda_ragged._join, cuda_fused._rotate, cuda_fused._swiglu, cuda_fused._copy)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,7 @@ def test_fused_layers_pass_their_checks() -> None:
     kernels = FusedCudaKernels()
     assert cuda_kernels.check_write_rotated(kernels) < cuda_kernels.TOLERANCE
     assert cuda_kernels.check_swiglu(kernels) < cuda_kernels.TOLERANCE
+    assert cuda_kernels.check_copy_rows(kernels) == 0
 
 
 def layer_of(dtype: mx.Dtype, heads: int, dim: int, window: int | None = None) -> LayerSlabs:

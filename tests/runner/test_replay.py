@@ -14,7 +14,7 @@ from anllm.runner import replay
 from anllm.runner.attention import StepLayout
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.kv_store import KVStore, LayerShape
-from anllm.runner.replay import DecodeReplay, recorded_size
+from anllm.runner.replay import StepReplay, can_be_recorded, recorded_size
 
 pytestmark = pytest.mark.mlx
 CAPACITIES = (256, 512)
@@ -75,7 +75,7 @@ def expected(tokens: list[int], step: StepLayout, begins: list[int]) -> list[lis
 
 def test_the_second_step_of_a_kind_is_recorded_and_later_ones_do_without_the_model() -> None:
     model, slabs = Model(), store()
-    steps = DecodeReplay(model, None)
+    steps = StepReplay(model, None)
     assert steps.logits(mx.array([5, 6]), layout((256, 0, 9), (256, 3, 20)), slabs) is None
     assert model.calls == 0
     for i, tokens in enumerate(([5, 6], [8, 9], [1, 2])):
@@ -90,7 +90,7 @@ def test_the_second_step_of_a_kind_is_recorded_and_later_ones_do_without_the_mod
 
 def test_a_record_reads_the_slabs_that_are_there_now() -> None:
     model, slabs = Model(), store()
-    steps = DecodeReplay(model, None)
+    steps = StepReplay(model, None)
     for _ in range(2):
         steps.logits(mx.array([5]), layout((256, 0, 9)), slabs)
     slabs.layers[0].resize(256, 2)
@@ -112,7 +112,7 @@ def test_a_record_reads_the_slabs_that_are_there_now() -> None:
 )
 def test_a_step_of_another_kind_has_a_record_of_its_own(other: list[tuple[int, int, int]]) -> None:
     model, slabs = Model(), store()
-    steps = DecodeReplay(model, None)
+    steps = StepReplay(model, None)
     for _ in range(2):
         steps.logits(mx.array([5, 6]), layout((256, 0, 9), (256, 1, 9)), slabs)
     tokens = [4] * len(other)
@@ -128,7 +128,7 @@ def test_a_step_of_another_kind_has_a_record_of_its_own(other: list[tuple[int, i
 def test_records_are_bounded_and_the_least_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "MAX_RECORDS", 2)
     model, slabs = Model(), store()
-    steps = DecodeReplay(model, None)
+    steps = StepReplay(model, None)
 
     def step(num_rows: int) -> mx.array | None:
         return steps.logits(mx.array([5] * num_rows), layout(*[(256, i, 9) for i in range(num_rows)]), slabs)
@@ -148,7 +148,7 @@ def test_a_layer_that_scatters_its_kv_is_not_recorded() -> None:
         return ones
 
     slabs = store()
-    steps = DecodeReplay(scatters, None)
+    steps = StepReplay(scatters, None)
     steps.logits(mx.array([5]), layout((256, 0, 9)), slabs)
     with pytest.raises(RuntimeError, match="in place"):
         steps.logits(mx.array([5]), layout((256, 0, 9)), slabs)
@@ -173,6 +173,9 @@ class FakeHead:
         cache[0].layout.written = tokens.sum()
         return mx.concatenate([tokens, cache[0].offset[:, None]], axis=1).astype(mx.float32)[:, None]
 
+    def skip(self, tokens: mx.array, cache: list[Any]) -> None:
+        self.everywhere(tokens, cache)
+
     def __call__(self, tokens: mx.array, cache: list[Any], batch: list[int], time: list[int]) -> mx.array:
         return self.everywhere(tokens, cache)[mx.array(batch), mx.array(time)]
 
@@ -190,6 +193,39 @@ def test_steps_are_filled_up_to_sizes_that_are_recorded_and_nobody_sees_it() -> 
         assert logits is not None
         assert logits.tolist() == [[50 + i, position] for i, (_, _, position) in enumerate(places)]
     assert head.sizes == [8, 8]  # plain, recorded, and then done without
+
+
+@pytest.mark.parametrize("does_sample", [True, False])
+def test_short_pieces_of_prompts_are_recorded_like_decode_rows(does_sample: bool) -> None:
+    head = FakeHead()
+    forward = FlattenedForward(head, store(), None, is_ragged=True, is_replayed=True)  # type: ignore[arg-type]
+    row = ScheduledSequence(0, Slot(512, 0), 17, (50,), True, 1, SamplingParams(), 3)
+    for number, length in enumerate((6, 5, 7, 6)):
+        piece = ScheduledSequence(1, Slot(256, 2), 100, tuple(range(60, 60 + length)), does_sample, 0, SamplingParams())
+        logits, touched = forward.begin(StepPlan((row, piece)))
+        assert logits is not None
+        assert logits.tolist() == [[50, 17], *([[59 + length, 99 + length]] if does_sample else [])]
+        assert len(touched) == 2 * 4 + 1, "slabs of both layers and classes, and what says that they are written"
+        assert head.sizes == [8] * min(number + 1, 2), "plain, recorded, and then done without"
+
+
+def test_a_piece_alone_that_samples_nothing_still_writes() -> None:
+    head = FakeHead()
+    forward = FlattenedForward(head, store(), None, is_ragged=True, is_replayed=True)  # type: ignore[arg-type]
+    piece = ScheduledSequence(1, Slot(256, 2), 100, (60, 61, 62), False, 0, SamplingParams())
+    for _ in range(3):
+        logits, touched = forward.begin(StepPlan((piece,)))
+        assert logits is None
+        assert touched[-1].item() == 60 + 61 + 62
+    assert head.sizes == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "longest", "expected"),
+    [(1, 65_536, True), (32, 2048, True), (33, 2048, False), (192, 300, True), (193, 10, False), (2, 65_536, False)],
+)
+def test_long_pieces_and_far_ones_are_not(tokens: int, longest: int, expected: bool) -> None:
+    assert can_be_recorded(tokens, longest) is expected
 
 
 @pytest.mark.parametrize(

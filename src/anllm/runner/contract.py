@@ -32,7 +32,7 @@ from anllm.runner.sequential import SequentialForward
 
 logger = logging.getLogger(__name__)
 
-NUM_TOKENS = 26
+NUM_TOKENS = 29
 CAPACITY = 256
 # Largest difference of logits, as a share of the largest logit. Half types round differently in other shapes.
 TOLERANCE = {mx.float32: 2e-3}
@@ -136,7 +136,8 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
 
     def ragged(is_replayed: bool = False) -> ChosenForward:
         kinds = plain_kinds()
-        store = KVStore(kinds.shapes)
+        copy_rows = kernels.copy_rows if is_replayed and isinstance(kernels, FusedKernels) else None
+        store = KVStore(kinds.shapes, copy_rows)
         forward = FlattenedForward(head, store, kernels, is_ragged=True, is_replayed=is_replayed)
         return ChosenForward(forward, kinds.bytes_per_token, 0)
 
@@ -246,8 +247,8 @@ def _plans(sequences: list[list[int]]) -> list[StepPlan]:
 
     return [
         StepPlan((part(0, 0, 10, False), part(1, 0, 6, False)), resizes=(SlabResize(CAPACITY, 3),)),
-        StepPlan((part(0, 10, 20, False), part(1, 6, 8, True))),
-        StepPlan((part(1, 8, 9, True), part(0, 20, 23, True))),
+        StepPlan((part(0, 10, 17, False), part(1, 6, 8, True))),
         # Steps of one kind: a record is made at the second, and submitted again at the third.
-        *(StepPlan((part(0, 22 + i, 23 + i, True), part(1, 8 + i, 9 + i, True))) for i in (1, 2, 3)),
+        *(StepPlan((part(1, 8 + i, 9 + i, True), part(0, 17 + 3 * i, 20 + 3 * i, True))) for i in range(3)),
+        *(StepPlan((part(0, 26 + i, 27 + i, True), part(1, 11 + i, 12 + i, True))) for i in range(3)),
     ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
 import mlx.core as mx
 import numpy as np
 
-from anllm.core.step import PENDING, StepPlan
+from anllm.core.step import PENDING, ScheduledSequence, StepPlan
 from anllm.runner.attention import FlatCache, Kernels, StepLayout
 from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore
-from anllm.runner.replay import DecodeReplay, recorded_size
+from anllm.runner.replay import StepReplay, can_be_recorded, recorded_size
 
 
 class SampledTokens:
@@ -57,7 +58,7 @@ class FlattenedForward:
         self._store = store
         self._kernels = kernels
         self.is_ragged = is_ragged
-        self._replay = DecodeReplay(head.everywhere, kernels) if is_replayed else None
+        self._replay = StepReplay(head.everywhere, kernels) if is_replayed else None
 
     def logits(self, plan: StepPlan) -> mx.array | None:
         logits, touched = self.begin(plan)
@@ -68,32 +69,25 @@ class FlattenedForward:
         """As logits(), but nothing is evaluated: the logits, and the slabs that the step writes to. PENDING tokens are
         those of `last`."""
         self._store.apply(plan.resizes, plan.copies)
-        num_rows, plan = len(plan.scheduled), self._padded(plan)
+        is_recorded = self._replay is not None and (
+            plan.scheduled[-1].is_decode or can_be_recorded(plan.num_tokens, _longest(plan.scheduled))
+        )
+        num_rows = len(plan.scheduled)
+        if is_recorded:
+            plan = padded(plan)
         layout = StepLayout(plan, is_ragged=self.is_ragged)
         tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)
-        logits = self._replayed(tokens, layout)
+        logits = self._replay.logits(tokens, layout, self._store) if self._replay and is_recorded else None
         if logits is None:
             logits = self._called(tokens, layout)
-        if num_rows < len(plan.scheduled) and logits is not None:
+        elif not layout.is_decode:
+            logits = logits[mx.array(layout.wanted)] if layout.wanted else None
+        if layout.is_decode and num_rows < len(plan.scheduled) and logits is not None:
             logits = logits[:num_rows]
         touched = self._store.arrays(layout.capacities)
         if layout.written is not None:
             touched.append(layout.written)
         return logits, touched
-
-    def _padded(self, plan: StepPlan) -> StepPlan:
-        """A plan of decode rows with the last one repeated, up to a size that is recorded. It then writes the same K/V
-        to the same place more than once."""
-        if self._replay is None or not plan.scheduled[-1].is_decode:
-            return plan
-        missing = recorded_size(len(plan.scheduled)) - len(plan.scheduled)
-        return replace(plan, scheduled=plan.scheduled + plan.scheduled[-1:] * missing) if missing else plan
-
-    def _replayed(self, tokens: mx.array, layout: StepLayout) -> mx.array | None:
-        """None where the step is not of a kind that is recorded."""
-        if self._replay is None or not layout.is_decode:
-            return None
-        return self._replay.logits(tokens, layout, self._store)
 
     def _called(self, tokens: mx.array, layout: StepLayout) -> mx.array | None:
         cache = [FlatCache(layer, layout, self._kernels) for layer in self._store.layers]
@@ -101,3 +95,19 @@ class FlattenedForward:
             return self._head(tokens[:, None], cache, layout.wanted, [0] * len(layout.wanted))
         self._head.skip(tokens[:, None], cache)
         return None
+
+
+def padded(plan: StepPlan) -> StepPlan:
+    """A plan with the last token repeated, up to a size that is recorded. It then writes the same K/V to the same place
+    more than once."""
+    missing = recorded_size(plan.num_tokens) - plan.num_tokens
+    last = plan.scheduled[-1]
+    if not last.is_decode:
+        last = ScheduledSequence(
+            last.request_id, last.slot, last.end - 1, last.token_ids[-1:], False, last.token_index, last.params
+        )
+    return replace(plan, scheduled=(*plan.scheduled, *[last] * missing))
+
+
+def _longest(scheduled: Iterable[ScheduledSequence]) -> int:
+    return max(s.end for s in scheduled)

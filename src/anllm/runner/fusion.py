@@ -13,7 +13,7 @@ import ast
 import copy
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
@@ -24,6 +24,7 @@ import numpy as np
 from mlx_lm.models import llama, qwen3
 from mlx_lm.models.rope_utils import Llama3RoPE
 
+from anllm.core.step import Slot
 from anllm.runner.attention import FlatCache
 from anllm.runner.kv_store import LayerSlabs
 from anllm.runner.ragged import RaggedKernels, RaggedRows
@@ -80,6 +81,10 @@ class FusedKernels(RaggedKernels, Protocol):
         Turns q and k and writes k and v into the slots. Returns q [n, num_heads, 1, head_dim], and what must be
         evaluated for the writes to happen; a kernel that reads q finds them done.
         """
+        ...
+
+    def copy_rows(self, layer: LayerSlabs, source: Slot, targets: Sequence[Slot], num_tokens: int) -> mx.array:
+        """CopyRows (kv_store.py), where writes_in_place."""
         ...
 
     def swiglu(self, projected: mx.array) -> mx.array:

@@ -8,7 +8,7 @@ row's length is garbage and never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -16,7 +16,8 @@ import mlx.core as mx
 
 from anllm.core.step import SlabResize, Slot, SlotCopy
 
-MAX_COPY_BYTES = 64 << 20  # of memory that copying from row to row takes besides
+# Copies the first tokens of a row to other rows of one capacity, in place: what is to be evaluated for that to happen.
+CopyRows = Callable[["LayerSlabs", Slot, Sequence[Slot], int], mx.array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,10 @@ class LayerSlabs:
 class KVStore:
     """All layers. The pool decides, this carries out."""
 
-    def __init__(self, shapes: Iterable[LayerShape]) -> None:
+    def __init__(self, shapes: Iterable[LayerShape], copy_rows: CopyRows | None = None) -> None:
+        """copy_rows: a backend's own way."""
         self.layers = [LayerSlabs(shape) for shape in shapes]
+        self._copy_rows = copy_rows
 
     def apply(self, resizes: Iterable[SlabResize], copies: Iterable[SlotCopy]) -> None:
         """What a plan wants done before its forward pass."""
@@ -103,19 +106,20 @@ class KVStore:
                 layer.resize(resize.capacity, resize.num_slots)
         # Neighbours with the same source are one copy to several rows: a burst of prompts that begin alike.
         for (source, num_tokens, _), alike in groupby(copies, lambda c: (c.source, c.num_tokens, c.target.capacity)):
-            self._copy(source, [copy.target for copy in alike], num_tokens)
+            targets = [copy.target for copy in alike]
+            if self._copy_rows is not None:
+                mx.async_eval([self._copy_rows(layer, source, targets, num_tokens) for layer in self.layers])
+            else:
+                self._copy(source, targets, num_tokens)
 
     def _copy(self, source: Slot, targets: list[Slot], num_tokens: int) -> None:
-        """Some layers at a time, so that it takes little memory besides."""
-        row_bytes = max((layer.shape.bytes_per_token for layer in self.layers), default=1) * num_tokens
-        step = max(MAX_COPY_BYTES // row_bytes, 1)
-        for first in range(0, len(self.layers), step):
-            layers = self.layers[first : first + step]
-            pieces = [layer.read(source, num_tokens) for layer in layers]
-            mx.eval(pieces)
-            for layer, piece in zip(layers, pieces, strict=True):
-                layer.fill(targets, piece)
-            mx.eval([layer.arrays([targets[0].capacity]) for layer in layers])
+        """Layer by layer: should a slab be held by somebody else, so that it is not written in place but copied, this
+        takes the memory of one layer besides."""
+        for layer in self.layers:
+            piece = layer.read(source, num_tokens)
+            mx.eval(piece)
+            layer.fill(targets, piece)
+            mx.eval(layer.arrays([targets[0].capacity]))
 
     def arrays(self, capacities: Iterable[int]) -> list[mx.array]:
         """All slabs of these capacities, to be evaluated with a step's results."""

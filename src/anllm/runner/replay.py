@@ -1,6 +1,9 @@
-"""Decode steps without Python's share: the operations of a step are recorded once (mx.compile) and submitted again for
-later steps that have as many rows. On a GPU a step of few rows is as long as the host needs to submit it, and of that
-Python is a third (docs/log.md).
+"""Small steps without Python's share: the operations of a step are recorded once (mx.compile) and submitted again for
+later steps that have as many tokens. On a GPU a step of few tokens is as long as the host needs to submit it, and of
+that Python is a third (docs/log.md).
+
+A record takes each token as a row of its own, as in decode steps. A short piece of a prompt goes the same way: its
+tokens are rows that stand in the same slot, whose K/V is written before anyone looks.
 
 What may differ between two steps with the same record are the arrays that go in: tokens, where they stand, and the
 slabs. That needs kernels that write K/V in place (fusion.py): what a record puts out as new arrays would be copies.
@@ -23,6 +26,17 @@ MAX_RECORDS = 256  # each some hundred kilobytes of the host's memory
 SINGLE = 1  # tokens of a group: decode rows have the same groups whatever the most is that a kernel takes
 
 
+# Tokens of one sequence that are rows of their own read the same K/V again, each for itself. So many tokens, times the
+# most that one of them sees, are no dearer so than together; decode steps are always recorded.
+MOST_TOKENS = 192
+MOST_SEEN = 1 << 16
+
+
+def can_be_recorded(num_tokens: int, longest: int) -> bool:
+    """For a step with prompts in it: whether its tokens may be rows of their own. longest: what the farthest sees."""
+    return num_tokens <= MOST_TOKENS and num_tokens * longest <= MOST_SEEN
+
+
 def recorded_size(num_rows: int) -> int:
     """As many rows, or some more, so that steps are of few kinds: a record costs more than one step gains."""
     step = 1 if num_rows <= 4 else 4 if num_rows <= 32 else 8 if num_rows <= 128 else 16
@@ -30,7 +44,7 @@ def recorded_size(num_rows: int) -> int:
 
 
 class RecordedRows(RaggedRows):
-    """Decode rows whose places are arrays that are not known yet."""
+    """Rows whose places are arrays that are not known yet."""
 
     def __init__(self, like: RaggedRows, longest: int, table: mx.array, groups: mx.array) -> None:
         self.capacities = like.capacities
@@ -56,8 +70,8 @@ class RecordedSlabs(LayerSlabs):
         raise RuntimeError("a layer that does not write its K/V in place can't be recorded")
 
 
-class DecodeReplay:
-    """Steps all of whose sequences decode."""
+class StepReplay:
+    """Steps all of whose tokens are rows of their own."""
 
     def __init__(self, call: Callable[[mx.array, list[Any]], mx.array], kernels: Any) -> None:
         """call: the model, of tokens [n, 1] and a cache for each layer; logits [n, 1, vocab]."""

@@ -20,7 +20,7 @@ from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from anllm.kvcache.cache import Awaited, CacheStats, KVCache
 from anllm.kvcache.pool import KVPool
 from anllm.kvcache.radix import token_key
-from anllm.scheduler.policy import PrefillPace, share_prefill
+from anllm.scheduler.policy import PrefillPace, share_prefill, token_cost
 from anllm.scheduler.waiting import WaitingQueue, order_of
 
 # Rows are taken this much longer than needed now, so that short answers never move to a larger row.
@@ -265,7 +265,8 @@ class Scheduler:
             elif first not in self._awaiting:
                 waiting = []
         candidates = under_way + waiting
-        budget = self._prefill_budget(len(taken))
+        position = max((s.num_computed_tokens for s in under_way), default=0)
+        budget = self._prefill_budget(len(taken), position)
         scheduled: list[ScheduledSequence] = []
         scorable = MAX_SCORED_TOKENS
         has_memory = True
@@ -306,11 +307,12 @@ class Scheduler:
         turns = self._waiting.first(number + len(self._awaiting), running)
         return [s for s in turns if not s.is_full and s not in self._awaiting][:number]
 
-    def _prefill_budget(self, num_decodes: int) -> int:
+    def _prefill_budget(self, num_decodes: int, position: int) -> int:
         if num_decodes == 0:
             return self._prefill_tokens
         most = max(self._config.decode_token_budget - num_decodes, 1)
-        return self._pace.budget(most, num_decodes=num_decodes, num_waiting=len(self._sequences) - num_decodes)
+        num_waiting = len(self._sequences) - num_decodes
+        return self._pace.budget(most, num_decodes=num_decodes, num_waiting=num_waiting, position=position)
 
     def _admit(self, sequence: Sequence, copies: list[SlotCopy]) -> bool:
         """Give it a row. Not if there is no memory, or if it is better to wait for what another one computes."""
@@ -403,7 +405,9 @@ class Scheduler:
         self._updated_s = now_s
         self._pace.observe(
             num_decodes=num_decodes,
-            num_prefill_tokens=plan.num_tokens - num_decodes,
+            num_prefill_tokens=sum(
+                len(s.token_ids) * token_cost((s.start + s.end) / 2) for s in plan.scheduled if not s.is_decode
+            ),
             duration_s=now_s - started_s,
         )
 

@@ -7,11 +7,13 @@ buffer with every evaluation, so that steps follow one another on the stream.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
 
+from anllm.core.step import Slot
 from anllm.runner.backends.cuda_ragged import RaggedCudaKernels, choose_slab, slab_names, slabs
 from anllm.runner.fusion import Rotation, RotationShape
 from anllm.runner.kv_store import LayerSlabs
@@ -19,6 +21,7 @@ from anllm.runner.ragged import RaggedRows
 
 ROTATE_WARPS = 4
 SWIGLU_THREADS = 256
+COPY_THREADS = 256
 
 # A warp takes one head of one token; a lane takes the pairs i, i + 32 … of its elements.
 ROTATE = r"""
@@ -90,6 +93,23 @@ SWIGLU = r"""
 """
 
 
+# A thread takes 16 bytes of one head of one row. places: the source's slot and capacity, the targets' capacity, the
+# number of tokens, and the targets' slots.
+COPY = r"""
+  size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  const size_t words = (size_t)places[3] * (D / EACH);
+  if (i == 0) done[0] = 1;
+  const size_t word = i % words;
+  i /= words;
+  const int head = i % HKV, kind = i / HKV % 2, target = i / HKV / 2;
+  if (target >= places_shape[0] - 4) return;
+  struct alignas(sizeof(T) * EACH) Elements { T value[EACH]; };
+  const T* from = (kind ? from_v : from_k) + ((size_t)places[0] * HKV + head) * places[1] * D;
+  T* to = const_cast<T*>(kind ? to_v : to_k) + ((size_t)places[4 + target] * HKV + head) * places[2] * D;
+  *reinterpret_cast<Elements*>(to + word * EACH) = *reinterpret_cast<const Elements*>(from + word * EACH);
+"""
+
+
 @cache
 def _rotate(num_classes: int) -> Any:
     return mx.fast.cuda_kernel(
@@ -106,6 +126,16 @@ def _rotate(num_classes: int) -> Any:
 @cache
 def _swiglu() -> Any:
     return mx.fast.cuda_kernel(name="swiglu", input_names=["projected"], output_names=["out"], source=SWIGLU)
+
+
+@cache
+def _copy() -> Any:
+    return mx.fast.cuda_kernel(
+        name="copy_rows",
+        input_names=["from_k", "from_v", "to_k", "to_v", "places"],
+        output_names=["done"],
+        source=COPY,
+    )
 
 
 class FusedCudaKernels(RaggedCudaKernels):
@@ -132,6 +162,24 @@ class FusedCudaKernels(RaggedCudaKernels):
             output_dtypes=[projected.dtype],
         )[0]
         return q, q
+
+    def copy_rows(self, layer: LayerSlabs, source: Slot, targets: Sequence[Slot], num_tokens: int) -> mx.array:
+        """See FusedKernels. Behind MLX's back too: whoever reads the rows is to be submitted after this."""
+        (capacity,) = {slot.capacity for slot in targets}
+        num_heads, dim = layer.shape.num_heads, layer.shape.key_dim
+        assert dim == layer.shape.value_dim
+        each = next(each for each in (8, 4, 2, 1) if dim % each == 0)
+        number = len(targets) * 2 * num_heads * num_tokens * (dim // each)
+        places = [source.index, source.capacity, capacity, num_tokens, *(slot.index for slot in targets)]
+        done: mx.array = _copy()(
+            inputs=[*layer.flat(source.capacity), *layer.flat(capacity), mx.array(places, mx.int32)],
+            template=[("T", layer.shape.dtype), ("HKV", num_heads), ("D", dim), ("EACH", each)],
+            grid=(-(-number // COPY_THREADS) * COPY_THREADS, 1, 1),
+            threadgroup=(COPY_THREADS, 1, 1),
+            output_shapes=[(1,)],
+            output_dtypes=[mx.int32],
+        )[0]
+        return done
 
     def swiglu(self, projected: mx.array) -> mx.array:
         """See FusedKernels."""

@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from anllm.core.step import Slot
 from anllm.runner.attention import Kernels, StockKernels
 from anllm.runner.backends.cuda_fused import FusedCudaKernels
 from anllm.runner.backends.cuda_ragged import RaggedCudaKernels
@@ -32,7 +33,7 @@ def make_kernels() -> Kernels:
         if not _works("ragged attention", lambda: check_ragged(by_lanes)):
             return StockKernels()
     fused = FusedCudaKernels(may_use_tensor_cores=on_tensor_cores)
-    if not _works("fused layers", lambda: max(check_write_rotated(fused), check_swiglu(fused))):
+    if not _works("fused layers", lambda: max(check(fused) for check in FUSED_CHECKS)):
         return RaggedCudaKernels(may_use_tensor_cores=on_tensor_cores)
     return fused
 
@@ -122,9 +123,30 @@ def check_write_rotated(kernels: FusedCudaKernels) -> float:
     return worst
 
 
+def check_copy_rows(kernels: FusedCudaKernels) -> float:
+    """0 if a row's beginning arrives in other rows, of its own capacity and of another, and nothing else changes."""
+    mx.random.seed(0)
+    layer, source, number = noisy_layer(), Slot(256, 2), 100
+    for targets in ([Slot(256, 0), Slot(256, 3)], [Slot(1024, 1)]):
+        (capacity,) = {slot.capacity for slot in targets}
+        expected = [mx.array(view(capacity)) for view in (layer.keys, layer.values)]
+        for array, view in zip(expected, (layer.keys, layer.values), strict=True):
+            for slot in targets:
+                array[slot.index, :, :number] = view(source.capacity)[source.index, :, :number]
+        mx.eval(expected)
+        mx.eval(kernels.copy_rows(layer, source, targets, number))
+        for array, view in zip(expected, (layer.keys, layer.values), strict=True):
+            if not mx.array_equal(view(capacity), array):
+                return float("inf")
+    return 0.0
+
+
 def check_swiglu(kernels: FusedCudaKernels) -> float:
     """Relative difference from MLX's own operations in float32."""
     mx.random.seed(0)
     projected = mx.random.normal((5, 1, 2 * 264)).astype(mx.bfloat16)
     gate, up = mx.split(projected.astype(mx.float32), 2, axis=-1)
     return relative(kernels.swiglu(projected), nn.silu(gate) * up)
+
+
+FUSED_CHECKS = (check_write_rotated, check_copy_rows, check_swiglu)
