@@ -81,6 +81,19 @@ def build_library(folder: Path, code: str) -> str:
     return str(folder / "made.so")
 
 
+@needs_numpys_openblas
+def test_a_second_model_in_a_process_has_the_blas_of_the_first(tmp_path: Path) -> None:
+    then = """
+import mlx.core
+again = load_blas(None, Path(sys.argv[2]))
+print("again", again.name, again is blas, sep="|")
+print("other", load_blas("/no/such/libblas.so", Path(sys.argv[2])).name, sep="|")
+"""
+    lines, log = run("", tmp_path, then=then)
+    assert lines[1:] == [["again", "OpenBLAS of NumPy", "True"], ["other", "as loaded"]]
+    assert log.count("its BLAS can't be changed any more") == 1
+
+
 @pytest.mark.parametrize("path", ["/no/such/libblas.so", "/etc/hostname", "/"])
 def test_a_path_that_is_no_library_is_refused_in_one_sentence(tmp_path: Path, path: str) -> None:
     ((kind, message),), log = run(path, tmp_path)
@@ -172,6 +185,6 @@ def test_a_compiler_that_fails_is_as_good_as_none(tmp_path: Path) -> None:
 def test_once_mlx_is_loaded_it_is_too_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     import mlx.core  # noqa: F401
 
-    assert load_blas(None, tmp_path).name == "as loaded"
+    assert load_blas("/another/libblas.so", tmp_path).name == "as loaded"
     assert "can't be changed any more" in caplog.text
     assert platform.system() == "Linux"

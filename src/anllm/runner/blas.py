@@ -49,16 +49,26 @@ class Blas:
     set_threads: Callable[[int], None] | None = None
 
 
+_loaded: dict[str | None, Blas] = {}  # by the path that was given; a process gets one
+
+
 def load_blas(path: str | None, cache_folder: Path) -> Blas:
-    """Load a BLAS globally. No-op but for the answer where MLX brings a good one itself (macOS).
+    """Load a BLAS globally. No-op but for the answer where MLX brings a good one itself (macOS). Called again, what was
+    loaded.
 
     Raises ConfigError if the path given can't be loaded.
     """
+    for given, blas in _loaded.items():
+        if path in (None, given):
+            return blas
     if "mlx.core" in sys.modules:
         logger.warning("mlx is loaded already; its BLAS can't be changed any more")
         return Blas("as loaded")
-    if path is not None:
-        return _load_given(path)
+    _loaded[path] = blas = _load_given(path) if path is not None else _load_best(cache_folder)
+    return blas
+
+
+def _load_best(cache_folder: Path) -> Blas:
     if platform.system() != "Linux":
         return Blas("Accelerate" if platform.system() == "Darwin" else "as installed")
     for find in (lambda: _numpy_openblas(cache_folder), _system_openblas, _mkl):
