@@ -89,12 +89,12 @@ def test_the_lowest_free_index_is_taken() -> None:
     assert [slot.index for slot in allocate(pool, 10, 4)] == [1, 3, 4, 6]
 
 
-def test_next_height_goes_up_the_list_and_then_by_half_of_its_last() -> None:
+def test_next_height_goes_up_the_list_and_then_by_half() -> None:
     heights = [0]
     while len(heights) < 15:
         heights.append(next_height(heights[-1]))
     assert heights[1:12] == list(SLAB_HEIGHTS)
-    assert heights[12:] == [192, 256, 320]
+    assert heights[12:] == [192, 288, 432]
 
 
 def test_a_slab_grows_along_the_heights() -> None:

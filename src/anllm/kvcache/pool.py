@@ -15,6 +15,7 @@ from anllm.core.step import SlabResize, Slot
 
 SMALLEST_CAPACITY = 256
 # Slabs grow in steps of about a half or a third, so that the copying that growth costs stays a small share of the work.
+# Beyond these by half: each height is also a kind of step that a GPU has to be told of anew (runner/replay.py).
 SLAB_HEIGHTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -166,4 +167,4 @@ def size_classes(max_model_len: int) -> list[int]:
 def next_height(height: int) -> int:
     """The next slab height above this one."""
     higher = [h for h in SLAB_HEIGHTS if h > height]
-    return higher[0] if higher else height + SLAB_HEIGHTS[-1] // 2
+    return higher[0] if higher else height + height // 2
