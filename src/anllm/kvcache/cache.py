@@ -61,7 +61,8 @@ class CacheStats:
 
 
 class KVCache:
-    """Rows out of a pool. One plan is made at a time: begin_plan(), then any of the verbs, then end_plan()."""
+    """Rows out of a pool. A plan is made by any number of place(), grow() and release(), and ends with end_plan(); each
+    plan is read, or fails, once, in their order."""
 
     def __init__(self, pool: KVPool, *, reuses_prefixes: bool = True, grown_slab_bytes: int | None = None) -> None:
         """reuses_prefixes: keep warm rows at all. grown_slab_bytes: slabs larger than that don't grow as long as there

@@ -11,7 +11,7 @@ from anllm.server.service import Service
 def prefix_cache_router(service: Service) -> APIRouter:
     router = APIRouter(tags=["cache"])
 
-    @router.post("/reset_prefix_cache", responses={200: {"description": "Done.", "content": {}}})
+    @router.post("/reset_prefix_cache", response_class=Response)
     async def reset_prefix_cache() -> Response:
         """Forget what was computed for earlier prompts. Requests that run are not disturbed."""
         service.require_ready()
