@@ -24,7 +24,7 @@ from environment import describe
 from anllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from anllm.core.request import SamplingParams
 from anllm.engine.driver import EngineDriver, Status
-from anllm.kvcache.cache import KVCache, Placement
+from anllm.kvcache.cache import KVCache, Placement, Room
 from anllm.kvcache.pool import KVPool
 from anllm.kvcache.radix import token_key
 from anllm.runner.build import RunnerSettings, build_runner
@@ -129,7 +129,7 @@ def lookup(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     begin = tokens(rng, 18_000, 100_000)
     for _ in range(1000):
         key = token_key(begin[: rng.randrange(18_000)] + tokens(rng, 500, 100_000))
-        placed = cache.place(key, "", num_tokens=len(key) // 4, roomy_tokens=len(key) // 4, reusable=0)
+        placed = cache.place(key, "", Room(len(key) // 4, len(key) // 4), reusable=0)
         assert isinstance(placed, Placement)
         cache.end_plan()
         cache.plan_was_read()

@@ -26,6 +26,13 @@ MOST_LOST_TOKENS = 64
 AWAITED_TOKENS = 256
 
 
+class Room(NamedTuple):
+    """How many tokens a row is to hold: so many at least, and rather so many."""
+
+    num_tokens: int
+    roomy_tokens: int
+
+
 class Placement(NamedTuple):
     """A row for a sequence, in which the first num_cached_tokens tokens need not be computed. copy: what has to be done
     for that first."""
@@ -110,22 +117,18 @@ class KVCache:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def place(
-        self, key: bytes, salt: str, *, num_tokens: int, roomy_tokens: int, reusable: int
-    ) -> Placement | Awaited | None:
-        """A row for a sequence with this prompt (token_key): for num_tokens tokens, and roomy_tokens if possible.
-
-        reusable: of its tokens, as many may come from elsewhere. None if there is no memory.
-        """
+    def place(self, key: bytes, salt: str, room: Room, *, reusable: int) -> Placement | Awaited | None:
+        """A row for a sequence with this prompt (token_key). reusable: of its tokens, as many may come from elsewhere.
+        None if there is no memory."""
         found: Row | None = None
         num_found = 0
         if self._reuses_prefixes and reusable >= LEAST_REUSED_TOKENS:
             found, num_found, awaited = self._find(key, salt, reusable)
             if awaited is not None and awaited.num_tokens >= num_found + AWAITED_TOKENS:
                 return awaited
-        placement = None if found is None else self._reuse(found, num_found, num_tokens, roomy_tokens)
+        placement = None if found is None else self._reuse(found, num_found, room)
         if placement is None:
-            slot = self._allocate(num_tokens, roomy_tokens)
+            slot = self._allocate(room)
             placement = None if slot is None else self._place_in(slot)
         if placement is not None:
             self.stats.num_queried_tokens += reusable
@@ -141,10 +144,10 @@ class KVCache:
             return False
         return self._is_busy(prefix) if prefix.is_warm else row.num_tokens < awaited.num_tokens
 
-    def grow(self, row: Row, num_computed: int, *, num_tokens: int, roomy_tokens: int) -> SlotCopy | None:
+    def grow(self, row: Row, num_computed: int, room: Room) -> SlotCopy | None:
         """Move a row, whose first num_computed tokens are computed, to a larger slot; None if there is no memory for
         one."""
-        slot = self._allocate(num_tokens, roomy_tokens)
+        slot = self._allocate(room)
         if slot is None:
             return None
         copy = SlotCopy(row.slot, slot, num_computed)
@@ -232,21 +235,21 @@ class KVCache:
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def _reuse(self, row: Row, length: int, num_tokens: int, roomy_tokens: int) -> Placement | None:
-        """The first `length` tokens of a row for a sequence of num_tokens. None if there is no memory for that."""
+    def _reuse(self, row: Row, length: int, room: Room) -> Placement | None:
+        """The first `length` tokens of a row for another sequence. None if there is no memory for that."""
         is_warm = self._prefixes[row].is_warm
         is_copied = row in self._in_use
         is_spent = is_warm and not is_copied and row.num_tokens - length <= MOST_LOST_TOKENS
-        if is_spent and row.slot.capacity >= num_tokens:
+        if is_spent and row.slot.capacity >= room.num_tokens:
             return self._take_over(row, length)
         self._touch(row)
         if is_warm:
             self._in_use[row] = None
-        slot = self._allocate(num_tokens, roomy_tokens)
+        slot = self._allocate(room)
         if slot is None:
             if not is_copied:
                 self._in_use.pop(row, None)
-            fits = is_warm and not is_copied and row.slot.capacity >= num_tokens
+            fits = is_warm and not is_copied and row.slot.capacity >= room.num_tokens
             return self._take_over(row, length) if fits else None
         copy = SlotCopy(row.slot, slot, length)
         if is_spent:  # it had to move to a larger slot
@@ -264,9 +267,9 @@ class KVCache:
         fail with it (Scheduler.fail)."""
         return Placement(Row(slot, self._num_plans + 1, num_cached_tokens), num_cached_tokens, copy)
 
-    def _allocate(self, num_tokens: int, roomy_tokens: int) -> Slot | None:
-        """A slot with room, or else one that is just long enough, or else None. Warm rows make way for either."""
-        return self._allocate_exactly(roomy_tokens) or self._allocate_exactly(num_tokens)
+    def _allocate(self, room: Room) -> Slot | None:
+        """A roomy slot, or else one that is just long enough, or else None. Warm rows make way for either."""
+        return self._allocate_exactly(room.roomy_tokens) or self._allocate_exactly(room.num_tokens)
 
     def _allocate_exactly(self, num_tokens: int) -> Slot | None:
         capacity = self._pool.capacity_for(num_tokens)

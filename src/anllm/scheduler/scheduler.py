@@ -9,7 +9,6 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable
 from itertools import repeat
-from typing import NamedTuple
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import Failed, Finished, PromptLogprobs, Started, StepEvents, Tokens
@@ -17,7 +16,7 @@ from anllm.core.request import FinishReason, Request
 from anllm.core.sequence import Sequence, SequenceStatus
 from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, StepError
-from anllm.kvcache.cache import Awaited, CacheStats, KVCache
+from anllm.kvcache.cache import Awaited, CacheStats, KVCache, Room
 from anllm.kvcache.pool import KVPool
 from anllm.kvcache.radix import token_key
 from anllm.scheduler.policy import PrefillPace, share_prefill, token_cost
@@ -235,7 +234,7 @@ class Scheduler:
         if sequence.num_tokens <= sequence.row.slot.capacity:
             return []
         room = _room(sequence)
-        while (copy := self._cache.grow(sequence.row, sequence.num_computed_tokens, **room._asdict())) is None:
+        while (copy := self._cache.grow(sequence.row, sequence.num_computed_tokens, room)) is None:
             victim = self._running[-1]
             self._preempt(victim)
             if victim is sequence:
@@ -320,7 +319,7 @@ class Scheduler:
         is_scored = sequence.request.params.prompt_logprobs is not None  # which needs all of them computed
         reusable = 0 if is_scored else sequence.num_tokens - 1
         salt = sequence.request.params.cache_salt
-        placement = self._cache.place(key, salt, reusable=reusable, **_room(sequence)._asdict())
+        placement = self._cache.place(key, salt, _room(sequence), reusable=reusable)
         if placement is None:
             return False
         if isinstance(placement, Awaited):
@@ -412,12 +411,5 @@ class Scheduler:
         )
 
 
-class _Room(NamedTuple):
-    """Tokens that a row is to hold: at least, and better."""
-
-    num_tokens: int
-    roomy_tokens: int
-
-
-def _room(sequence: Sequence) -> _Room:
-    return _Room(sequence.num_tokens, min(sequence.num_tokens + HEADROOM_TOKENS, sequence.max_num_tokens))
+def _room(sequence: Sequence) -> Room:
+    return Room(sequence.num_tokens, min(sequence.num_tokens + HEADROOM_TOKENS, sequence.max_num_tokens))
