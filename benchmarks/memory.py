@@ -128,13 +128,13 @@ def lookup(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     cache = KVCache(pool)
     begin = tokens(rng, 18_000, 100_000)
     for _ in range(1000):
-        key = token_key(begin[: rng.randrange(18_000)] + tokens(rng, 500, 100_000))
-        placed = cache.place(key, "", Room(len(key) // 4, len(key) // 4), reusable=0)
+        row = begin[: rng.randrange(18_000)] + tokens(rng, 500, 100_000)
+        placed = cache.place(row, "", Room(len(row), len(row)), reusable=0)
         assert isinstance(placed, Placement)
         cache.end_plan()
         cache.plan_was_read()
-        cache.computed(placed.row, len(key) // 4)
-        cache.release(placed.row, key)
+        cache.computed(placed.row, len(row))
+        cache.release(placed.row, row)
     for name, prompt in (("shared", begin + tokens(rng, 2000, 100_000)), ("new", tokens(rng, 20_000, 100_000))):
         keys, finds = [], []
         for _ in range(200):

@@ -115,8 +115,7 @@ class EngineClient:
         Raises QueueFullError if they don't all fit in the queue now, InvalidRequestError if they never can,
         NotReadyError while the engine is not ready.
         """
-        if self.state is not EngineState.READY:
-            raise NotReadyError(f"The engine is {self.state}. Try again in a moment.")
+        self._require_ready()
         if len(requests) > self._max_num_open:
             raise InvalidRequestError(
                 f"This request needs {len(requests)} sequences (prompts times n), and the server takes at most "
@@ -141,9 +140,12 @@ class EngineClient:
 
     def reset_prefix_cache(self) -> None:
         """Have the engine forget what earlier prompts left. Raises NotReadyError while the engine is not ready."""
+        self._require_ready()
+        self._transport.send([ResetPrefixCache()])
+
+    def _require_ready(self) -> None:
         if self.state is not EngineState.READY:
             raise NotReadyError(f"The engine is {self.state}. Try again in a moment.")
-        self._transport.send([ResetPrefixCache()])
 
     # -- the engine's life ---------------------------------------------------------------------------------------------
 

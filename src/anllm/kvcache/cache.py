@@ -9,14 +9,14 @@ Only what steps have computed that were read is ever used again; while a step is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from anllm.core.row import Row
 from anllm.core.step import Slot, SlotCopy
 from anllm.kvcache.pool import KVPool
-from anllm.kvcache.radix import RadixTree
+from anllm.kvcache.radix import RadixTree, token_key
 
 LEAST_REUSED_TOKENS = 16  # fewer are computed as quickly as they are found and copied
 LEAST_KEPT_TOKENS = 16
@@ -117,9 +117,10 @@ class KVCache:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def place(self, key: bytes, salt: str, room: Room, *, reusable: int) -> Placement | Awaited | None:
-        """A row for a sequence with this prompt (token_key). reusable: of its tokens, as many may come from elsewhere.
-        None if there is no memory."""
+    def place(self, token_ids: Iterable[int], salt: str, room: Room, *, reusable: int) -> Placement | Awaited | None:
+        """A row for a sequence with this prompt. reusable: of its tokens, as many may come from elsewhere. None if
+        there is no memory."""
+        key = token_key(token_ids) if self._reuses_prefixes else b""
         found: Row | None = None
         num_found = 0
         if self._reuses_prefixes and reusable >= LEAST_REUSED_TOKENS:
@@ -155,10 +156,14 @@ class KVCache:
         row.slot = slot
         return copy
 
-    def release(self, row: Row, key: bytes) -> None:
-        """The row's sequence does not need it any more. key: of the first row.num_tokens tokens in it."""
+    def release(self, row: Row, token_ids: Iterable[int]) -> None:
+        """The row's sequence does not need it any more. token_ids: the first row.num_tokens tokens in it."""
         prefix = self._prefixes.get(row)
-        if prefix is None or row.num_tokens < LEAST_KEPT_TOKENS or self._is_held_elsewhere(row, key, prefix.salt):
+        if prefix is None or row.num_tokens < LEAST_KEPT_TOKENS:
+            self.discard(row)
+            return
+        key = token_key(token_ids)
+        if self._is_held_elsewhere(row, key, prefix.salt):
             self.discard(row)
             return
         prefix.is_warm, prefix.idle_after = True, self._num_plans
@@ -273,19 +278,14 @@ class KVCache:
 
     def _allocate_exactly(self, num_tokens: int) -> Slot | None:
         capacity = self._pool.capacity_for(num_tokens)
-        evictable = [row for row in self._warm if row not in self._in_use]
-        if evictable and not self._may_grow(capacity):
-            for row in evictable:
-                if row.slot.capacity == capacity:
-                    self._evict(row)
-                    break
+        if not self._may_grow(capacity):
+            oldest = next((row for row in self._evictable() if row.slot.capacity == capacity), None)
+            if oldest is not None:
+                self._evict(oldest)
         slot = self._pool.allocate(num_tokens)
-        if slot is not None or not evictable:
-            return slot
-        if not self._pool.could_allocate(num_tokens, {row.slot for row in evictable}):
-            return None
-        while (slot := self._pool.allocate(num_tokens)) is None:
-            self._evict(self._next_to_go(capacity))
+        if slot is None and self._pool.could_allocate(num_tokens, {row.slot for row in self._evictable()}):
+            while (slot := self._pool.allocate(num_tokens)) is None:
+                self._evict(self._next_to_go(capacity))
         return slot
 
     def _may_grow(self, capacity: int) -> bool:
@@ -293,10 +293,14 @@ class KVCache:
         limit = self._grown_slab_bytes
         return limit is None or self._pool.has_free_slot(capacity) or self._pool.slab_bytes(capacity) < limit
 
+    def _evictable(self) -> Iterator[Row]:
+        """The least recently used first."""
+        return (row for row in self._warm if row not in self._in_use)
+
     def _next_to_go(self, capacity: int) -> Row:
         """The least recently used row. Or the least recently used one of that capacity, which is enough by itself, if
         it is not among the newer half."""
-        rows = [row for row in self._warm if row not in self._in_use]
+        rows = list(self._evictable())
         older = rows[: (len(rows) + 1) // 2]
         return next((row for row in older if row.slot.capacity == capacity), rows[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
@@ -69,15 +68,13 @@ class FlattenedForward:
         """As logits(), but nothing is evaluated: the logits, and the slabs that the step writes to. PENDING tokens are
         those of `last`."""
         self._store.apply(plan.resizes, plan.copies)
-        is_recorded = self._replay is not None and (
-            plan.scheduled[-1].is_decode or can_be_recorded(plan.num_tokens, _longest(plan.scheduled))
-        )
         num_rows = len(plan.scheduled)
-        if is_recorded:
+        replay = self._replay if self._replay is not None and _is_of_single_tokens(plan) else None
+        if replay is not None:
             plan = padded(plan)
         layout = StepLayout(plan, is_ragged=self.is_ragged)
         tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)
-        logits = self._replay.logits(tokens, layout, self._store) if self._replay and is_recorded else None
+        logits = None if replay is None else replay.logits(tokens, layout, self._store)
         if logits is None:
             logits = self._called(tokens, layout)
         elif not layout.is_decode:
@@ -109,5 +106,6 @@ def padded(plan: StepPlan) -> StepPlan:
     return replace(plan, scheduled=(*plan.scheduled, *[last] * missing))
 
 
-def _longest(scheduled: Iterable[ScheduledSequence]) -> int:
-    return max(s.end for s in scheduled)
+def _is_of_single_tokens(plan: StepPlan) -> bool:
+    """Whether each token may be a row of its own: in decode steps, and in those with a short piece of a prompt."""
+    return plan.scheduled[-1].is_decode or can_be_recorded(plan.num_tokens, max(s.end for s in plan.scheduled))

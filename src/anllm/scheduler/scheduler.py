@@ -18,7 +18,6 @@ from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepRes
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, StepError
 from anllm.kvcache.cache import Awaited, CacheStats, KVCache, Room
 from anllm.kvcache.pool import KVPool
-from anllm.kvcache.radix import token_key
 from anllm.scheduler.policy import PrefillPace, share_prefill, token_cost
 from anllm.scheduler.waiting import WaitingQueue, order_of
 
@@ -315,11 +314,11 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, copies: list[SlotCopy]) -> bool:
         """Give it a row. Not if there is no memory, or if it is better to wait for what another one computes."""
-        key = token_key(sequence.tokens(0, sequence.num_tokens))
+        token_ids = sequence.tokens(0, sequence.num_tokens)
         is_scored = sequence.request.params.prompt_logprobs is not None  # which needs all of them computed
         reusable = 0 if is_scored else sequence.num_tokens - 1
         salt = sequence.request.params.cache_salt
-        placement = self._cache.place(key, salt, _room(sequence), reusable=reusable)
+        placement = self._cache.place(token_ids, salt, _room(sequence), reusable=reusable)
         if placement is None:
             return False
         if isinstance(placement, Awaited):
@@ -392,7 +391,7 @@ class Scheduler:
         assert row is not None
         sequence.row = None
         if is_sound:
-            self._cache.release(row, token_key(sequence.tokens(0, row.num_tokens)))
+            self._cache.release(row, sequence.tokens(0, row.num_tokens))
         else:
             self._cache.discard(row)
 

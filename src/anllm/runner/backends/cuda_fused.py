@@ -138,6 +138,11 @@ def _copy() -> Any:
     )
 
 
+def elements_each(width: int) -> int:
+    """How many neighbours a thread takes of rows of this width: 16 bytes of a half type, if they divide it."""
+    return next(each for each in (8, 4, 2, 1) if width % each == 0)
+
+
 class FusedCudaKernels(RaggedCudaKernels):
     """FusedKernels (runner/fusion.py)."""
 
@@ -168,7 +173,7 @@ class FusedCudaKernels(RaggedCudaKernels):
         (capacity,) = {slot.capacity for slot in targets}
         num_heads, dim = layer.shape.num_heads, layer.shape.key_dim
         assert dim == layer.shape.value_dim
-        each = next(each for each in (8, 4, 2, 1) if dim % each == 0)
+        each = elements_each(dim)
         number = len(targets) * 2 * num_heads * num_tokens * (dim // each)
         places = [source.index, source.capacity, capacity, num_tokens, *(slot.index for slot in targets)]
         done: mx.array = _copy()(
@@ -185,7 +190,7 @@ class FusedCudaKernels(RaggedCudaKernels):
         """See FusedKernels."""
         *rows, double = projected.shape
         width = double // 2
-        each = next(each for each in (8, 4, 2, 1) if width % each == 0)
+        each = elements_each(width)
         number = projected.size // double * (width // each)
         return _swiglu()(
             inputs=[projected.reshape(-1, double)],
