@@ -49,6 +49,11 @@ async def test_other_priorities_are_refused(server: Server, priority: Any, code:
     assert_error(await server.chat(priority=priority), 400, "priority", code)
 
 
+async def test_a_bound_is_written_out(server: Server) -> None:
+    error = assert_error(await server.chat(priority=MAX_PRIORITY + 1), 400, "priority")
+    assert error["message"] == "Invalid 'priority': must be <= 1000000, got 1000001."
+
+
 async def test_a_salt_reaches_the_engine_but_not_as_it_was_sent(server: Server) -> None:
     for salt in ("secret", "secret", "other", "\ud7ff", None):
         assert (await server.comp(cache_salt=salt)).status_code == 200

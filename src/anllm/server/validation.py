@@ -80,7 +80,7 @@ def _translate(error: Any) -> InvalidRequestError:
         key, sign, code = _BOUNDS[kind]
         bound = context[key]
         family = "integer" if isinstance(bound, int) else "decimal"
-        return invalid(param, f"must be {sign} {bound:g}", f"{family}_{code}", given=given)
+        return invalid(param, f"must be {sign} {bound:.15g}", f"{family}_{code}", given=given)
     if kind == "literal_error":
         code = "invalid_value" if isinstance(given, str) else "invalid_type"
         return invalid(param, f"must be {context['expected']}", code, given=given)
