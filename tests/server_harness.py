@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from anllm.config import ServerConfig
+from anllm.config import SecurityConfig, ServerConfig
 from anllm.core.events import Failed, Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.engine.client import EngineState, OnEvent
@@ -210,7 +210,12 @@ class ScriptedClient:
 class Server:
     """The app with fakes behind it, and short ways to call it."""
 
-    def __init__(self, config: ServerConfig | None = None, max_model_len: int = 1000) -> None:
+    def __init__(
+        self,
+        config: ServerConfig | None = None,
+        max_model_len: int = 1000,
+        security: SecurityConfig | None = None,
+    ) -> None:
         self.client = ScriptedClient()
         self.template = FakeTemplate()
         self.tokenizer = FakeTokenizer()
@@ -219,7 +224,7 @@ class Server:
         self.service.chat_template = self.template
         self.service.max_model_len = max_model_len
         self.service.grammars = grammar_checker()
-        self.app = create_app(self.service, config or ServerConfig())
+        self.app = create_app(self.service, config or ServerConfig(), security)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost:8000")
 
     async def chat(self, **fields: Any) -> httpx.Response:
@@ -234,8 +239,8 @@ class Server:
         check_always(response)
         return response
 
-    def open(self, path: str, body: Mapping[str, Any]) -> RawCall:
-        return RawCall(self.app, path, json.dumps(body).encode())
+    def open(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> RawCall:
+        return RawCall(self.app, path, json.dumps(body).encode(), headers or {})
 
 
 def chat_body(**fields: Any) -> dict[str, Any]:
@@ -294,7 +299,7 @@ def joined(parts: list[dict[str, Any]], index: int = 0) -> str:
 class RawCall:
     """One ASGI call under the test's control: what was sent, when the client leaves, whether it reads."""
 
-    def __init__(self, app: Any, path: str, body: bytes) -> None:
+    def __init__(self, app: Any, path: str, body: bytes, headers: Mapping[str, str]) -> None:
         self.body = b""
         self.status = 0
         self.is_reading = asyncio.Event()
@@ -310,7 +315,11 @@ class RawCall:
             "raw_path": path.encode(),
             "query_string": b"",
             "scheme": "http",
-            "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-type", b"application/json"),
+                *((name.encode(), value.encode()) for name, value in headers.items()),
+            ],
         }
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 

@@ -6,10 +6,13 @@ Plain dataclasses. Only cli/ builds a Config from argv and environment; every ro
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from anllm.errors import ConfigError
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s*]+")  # RFC 6454: scheme, host and perhaps port
 
 
 class Weights(StrEnum):
@@ -142,6 +145,65 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Who may use the server, and how it is reached.
+
+    api_keys: secrets of which a request must carry one; none lets everybody in. Never shown.
+    api_key_file: file with more of them, read again when it changes; see server/api_keys.py for its form.
+    max_requests_per_key: open POST requests of one key at a time; None is no limit of its own.
+    allowed_origins: web origins, such as https://chat.example.com, whose pages may use the server; "*" is all.
+    allowed_hosts: names that a Host header may have besides those of this machine. Empty on an address that others can
+        reach lets every name pass.
+    ssl_certfile, ssl_keyfile, ssl_keyfile_password: PEM files of the server's certificate chain and its key, for HTTPS;
+        the key may stand in the first file.
+    ssl_ca_certs: PEM file of authorities; clients must then have a certificate from one of them.
+    max_connections: open connections; one more is told 503.
+    """
+
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: str | None = None
+    max_requests_per_key: int | None = None
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_keyfile_password: str | None = field(default=None, repr=False)
+    ssl_ca_certs: str | None = None
+    max_connections: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests_per_key", "max_connections"):
+            _at_least(1, name, getattr(self, name))
+        for position, key in enumerate(self.api_keys, 1):
+            if not is_api_key(key):
+                raise ConfigError(f"api_keys: key {position} must be printable ASCII without spaces, and not empty.")
+        if self.max_requests_per_key is not None and not self.has_api_keys:
+            raise ConfigError("max_requests_per_key needs API keys: set api_keys or api_key_file, too.")
+        for origin in self.allowed_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"allowed_origins must be '*' or origins such as https://chat.example.com, without a path, "
+                    f"got {origin!r}."
+                )
+        for host in self.allowed_hosts:
+            if not host or "/" in host or "*" in host:
+                raise ConfigError(f"allowed_hosts must be names such as llm.example.com, got {host!r}.")
+        for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ConfigError(f"{name} needs ssl_certfile: the certificate of the server, as a PEM file.")
+
+    @property
+    def has_api_keys(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self.api_keys) or self.api_key_file is not None
+
+
+def is_api_key(text: str) -> bool:
+    """Whether it can stand in a header as it is."""
+    return bool(text) and all("!" <= char <= "~" for char in text)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings."""
 
@@ -149,6 +211,7 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
 
 def _at_least(minimum: int, name: str, value: int | None) -> None:

@@ -11,17 +11,19 @@ import json
 import logging
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 import uvicorn
 
-from anllm.config import Config, GenerationConfig, ModelConfig, ServerConfig
+from anllm.config import Config, GenerationConfig, ModelConfig, SecurityConfig, ServerConfig
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient
@@ -31,7 +33,9 @@ from anllm.parsers.choose import OutputFormat
 from anllm.runner.build import RunnerSettings
 from anllm.server.app import create_app
 from anllm.server.connection import HttpConnection
+from anllm.server.middleware import is_loopback
 from anllm.server.service import Service
+from anllm.server.tls import tls_context
 from anllm.store.progress import Progress
 from anllm.store.resolve import ModelSource, fetch, parse_source
 from anllm.structured.checker import GrammarChecker
@@ -64,11 +68,13 @@ def serve(config: Config, console: Console, worker: str = "anllm.worker") -> int
 
     worker: the module that is run as the engine process.
     """
+    tls = tls_context(config.security)
     listener = bind(config.server)
+    warn_of_exposure(config)
     try:
         source = parse_source(config.model.model)
         with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-            return runner.run(_Server(config, source, listener, console, worker).run())
+            return runner.run(_Server(config, source, listener, console, worker, tls).run())
     finally:
         listener.close()
 
@@ -89,11 +95,33 @@ def bind(config: ServerConfig) -> socket.socket:
     return listener
 
 
+def warn_of_exposure(config: Config) -> None:
+    """One line, where others can reach the server and nothing protects it."""
+    security: SecurityConfig = config.security
+    if "*" in security.allowed_origins:
+        logger.warning("Every web page may use this server: allowed_origins is '*'.")
+    if is_loopback(config.server.host):
+        return
+    advice = []
+    if not security.has_api_keys:
+        advice.append("everybody who can reach it may use it (--api-key-file)")
+    if security.ssl_certfile is None:
+        advice.append("prompts, answers and keys travel unencrypted (--ssl-certfile, or a proxy with TLS in front)")
+    if advice:
+        logger.warning("The server listens on %s: %s.", config.server.host, ", and ".join(advice))
+
+
 class _Server:
     """One run: the web server, the engine, and who ends when."""
 
     def __init__(
-        self, config: Config, source: ModelSource, listener: socket.socket, console: Console, worker: str
+        self,
+        config: Config,
+        source: ModelSource,
+        listener: socket.socket,
+        console: Console,
+        worker: str,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._config = config
         self._source = source
@@ -104,7 +132,7 @@ class _Server:
         transport = ProcessTransport(self._engine_command)
         self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
         self._service = Service(self._client, config.model.served_model_name or source.name, int(time.time()))
-        self._web = _web_server(create_app(self._service, config.server), config.server)
+        self._web = _web_server(create_app(self._service, config.server, config.security), config, tls)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._grammars: GrammarChecker | None = None
@@ -161,7 +189,8 @@ class _Server:
         host = f"[{host}]" if ":" in host else host
         if service.defaults != SamplingDefaults():
             logger.info("sampling of requests that don't say, by the model's generation_config: %s", service.defaults)
-        self._console.ready(f"http://{host}:{port}", service.model_id, info)
+        scheme = "http" if config.security.ssl_certfile is None else "https"
+        self._console.ready(f"{scheme}://{host}:{port}", service.model_id, info)
 
     def _engine_command(self) -> list[str]:
         assert self._settings is not None
@@ -238,7 +267,8 @@ class _WebServer(uvicorn.Server):
         yield
 
 
-def _web_server(app: Callable[..., object], config: ServerConfig) -> _WebServer:
+def _web_server(app: Callable[..., object], config: Config, tls: ssl.SSLContext | None) -> _WebServer:
+    connection = partial(HttpConnection, max_connections=config.security.max_connections)
     return _WebServer(
         uvicorn.Config(
             app,
@@ -246,9 +276,10 @@ def _web_server(app: Callable[..., object], config: ServerConfig) -> _WebServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http=HttpConnection,
+            http=cast("type[HttpConnection]", connection),
             server_header=False,
-            timeout_graceful_shutdown=int(config.drain_timeout_s + DRAIN_SLACK_S),
+            timeout_graceful_shutdown=int(config.server.drain_timeout_s + DRAIN_SLACK_S),
+            ssl_context_factory=None if tls is None else lambda settings, default: tls,
         )
     )
 

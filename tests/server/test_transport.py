@@ -86,6 +86,38 @@ async def test_C007_C008_C009_C201_A_6_J_11_J_12_J_13_bodies(server: Server, pat
     assert "JSON body" in error["message"] and len(error["message"]) < 300
 
 
+@pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}"), ('{"a":[', "]}")])
+async def test_C009_nesting_has_a_bound_that_all_pass_or_fail_alike(server: Server, left: str, right: str) -> None:
+    for field in ("metadata", "x", "chat_template_kwargs", "logit_bias", "messages", "tools", "response_format"):
+        levels = 127 // len(left.replace('"a":', ""))
+        for path in (CHAT, "/v1/completions", "/tokenize"):
+            for depth, is_parsed in ((levels, True), (levels + 1, False)):
+                nested = left * depth + "1" + right * depth if "{" in left else left * depth + right * depth
+                body = BODY[:-1] + f',"{field}":{nested}'.encode() + b"}"
+                response = await server.post(path, body)
+                assert response.status_code in (200, 400)
+                assert ("nested too deeply" not in response.text) is is_parsed
+
+
+async def test_objects_and_arrays_are_counted_before_they_are_made(server: Server) -> None:
+    part = {"type": "text", "text": '"{["\\'}
+    server.service.max_model_len = 10**6
+    assert (
+        await server.post(CHAT, chat_body(messages=[{"role": "user", "content": [part] * 65_000}]))
+    ).status_code == 200
+    for body in (
+        chat_body(messages=[{"role": "user", "content": [part] * 66_000}]),
+        chat_body(x=[[]] * 66_000),
+        chat_body(metadata={str(i): {} for i in range(66_000)}),
+    ):
+        error = assert_error(await server.post(CHAT, body), 400, None, None)
+        assert "at most 65536 objects and arrays" in error["message"]
+
+
+async def test_many_short_branches_are_not_deep(server: Server) -> None:
+    assert (await server.post(CHAT, chat_body(x=[[[1]] * 1000] * 30))).status_code == 200
+
+
 async def test_parse_error_says_where(server: Server) -> None:
     assert "byte 5" in assert_error(await server.post(CHAT, b'{"a":NaN}'), 400)["message"]
 

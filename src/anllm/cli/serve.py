@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +17,7 @@ from anllm.config import (
     GenerationConfig,
     ModelConfig,
     SchedulerConfig,
+    SecurityConfig,
     ServerConfig,
     Weights,
 )
@@ -26,6 +29,7 @@ else:
     _IntegerType = click.ParamType  # which is not generic in older versions
 
 DEFAULT = Config()
+_SECRETS = ("ANLLM_API_KEY", "ANLLM_SERVE_API_KEY", "ANLLM_SERVE_SSL_KEYFILE_PASSWORD")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -129,6 +133,41 @@ class Size(_IntegerType):
     help="Seconds that open requests get to finish after SIGTERM.",
 )
 @click.option(
+    "--api-key",
+    "api_key",
+    multiple=True,
+    default=DEFAULT.security.api_keys,
+    envvar="ANLLM_API_KEY",
+    help="Key that requests must carry; may be given more than once. Better by ANLLM_API_KEY or --api-key-file, since "
+    "other users can see command lines.",
+)
+@click.option(
+    "--api-key-file", help="File of keys, one a line, perhaps with a name before it; read anew when it changes."
+)
+@click.option("--max-requests-per-key", type=int, help="Open requests of one key at a time.  [default: no limit]")
+@click.option(
+    "--allowed-origins",
+    multiple=True,
+    default=DEFAULT.security.allowed_origins,
+    help="Web origins whose pages may use the server, as in CORS; with commas, or given more than once. * is all.",
+)
+@click.option(
+    "--allowed-hosts",
+    multiple=True,
+    default=DEFAULT.security.allowed_hosts,
+    help="Names that a Host header may have besides this machine's; with commas, or given more than once.",
+)
+@click.option("--ssl-certfile", help="Certificate chain in PEM form: serve HTTPS.")
+@click.option("--ssl-keyfile", help="Its key in PEM form.  [default: in the same file]")
+@click.option("--ssl-keyfile-password", help="Password of the key; better by its environment variable.")
+@click.option("--ssl-ca-certs", help="Authorities in PEM form: clients need a certificate of one of them.")
+@click.option(
+    "--max-connections",
+    default=DEFAULT.security.max_connections,
+    type=int,
+    help="Open connections; one more is told 503.",
+)
+@click.option(
     "--log-level",
     default="info",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -144,6 +183,7 @@ def serve(model: str | None, log_level: str, **options: Any) -> None:
 
     try:
         config = build_config(model, options)
+        forget_secrets()
         with TerminalConsole() as console:
             code = run_server(config, console)
     except AnllmError as error:
@@ -188,4 +228,26 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             keep_alive_s=options["keep_alive"],
             drain_timeout_s=options["drain_timeout"],
         ),
+        security=SecurityConfig(
+            api_keys=options["api_key"],
+            api_key_file=options["api_key_file"],
+            max_requests_per_key=options["max_requests_per_key"],
+            allowed_origins=_by_commas(options["allowed_origins"]),
+            allowed_hosts=_by_commas(options["allowed_hosts"]),
+            ssl_certfile=options["ssl_certfile"],
+            ssl_keyfile=options["ssl_keyfile"],
+            ssl_keyfile_password=options["ssl_keyfile_password"],
+            ssl_ca_certs=options["ssl_ca_certs"],
+            max_connections=options["max_connections"],
+        ),
     )
+
+
+def forget_secrets() -> None:
+    """So that no child process inherits them."""
+    for name in _SECRETS:
+        os.environ.pop(name, None)
+
+
+def _by_commas(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import logging
-
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
 import anllm
-from anllm.config import ServerConfig
+from anllm.config import SecurityConfig, ServerConfig
 from anllm.errors import AnllmError, InvalidRequestError
+from anllm.server.access import ApiKeyMiddleware, KeyLimitMiddleware
+from anllm.server.api_keys import ApiKeys
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.chat.routes import chat_router
 from anllm.server.completions.protocol import CompletionRequest
 from anllm.server.completions.routes import completions_router
 from anllm.server.context import get_context
+from anllm.server.cross_site import CrossSiteMiddleware, cors_settings
 from anllm.server.documentation import DocumentedFastAPI
-from anllm.server.errors import MethodNotAllowedError, UnknownUrlError, error_response
+from anllm.server.errors import MethodNotAllowedError, UnknownUrlError, error_response, log_error
 from anllm.server.health import health_router
-from anllm.server.middleware import LoopbackHostMiddleware, RequestContextMiddleware, is_loopback
+from anllm.server.middleware import HostMiddleware, RequestContextMiddleware, is_loopback
 from anllm.server.models.routes import models_router
 from anllm.server.prefix_cache import prefix_cache_router
 from anllm.server.service import Service
 from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
 from anllm.server.tokenization.routes import tokenization_router
 
-logger = logging.getLogger(__name__)
 
-
-def create_app(service: Service, config: ServerConfig) -> FastAPI:
-    """The ASGI application. Starts nothing; `service` may still be loading."""
+def create_app(service: Service, config: ServerConfig, security: SecurityConfig | None = None) -> FastAPI:
+    """The ASGI application. Starts nothing; `service` may still be loading. Raises ConfigError for an API key file that
+    can't be read."""
     app = DocumentedFastAPI(
         title="anllm",
         version=anllm.__version__,
@@ -52,26 +53,30 @@ def create_app(service: Service, config: ServerConfig) -> FastAPI:
     app.include_router(prefix_cache_router(service))
     app.add_exception_handler(AnllmError, _on_anllm_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    if is_loopback(config.host):
-        app.add_middleware(LoopbackHostMiddleware)
-    app.add_middleware(RequestContextMiddleware)  # added last, so outermost
+    _guard(app, config, security or SecurityConfig())
     return app
+
+
+def _guard(app: FastAPI, config: ServerConfig, security: SecurityConfig) -> None:
+    """What a request passes before a route sees it. Each is added around those before it."""
+    if security.has_api_keys:
+        keys = ApiKeys(security.api_keys, security.api_key_file)
+        if security.max_requests_per_key is not None:
+            app.add_middleware(KeyLimitMiddleware, max_requests=security.max_requests_per_key)
+        app.add_middleware(ApiKeyMiddleware, keys=keys)
+    if "*" not in security.allowed_origins:
+        app.add_middleware(CrossSiteMiddleware, allowed_origins=security.allowed_origins)
+    if security.allowed_origins:
+        app.add_middleware(CORSMiddleware, **cors_settings(security.allowed_origins))
+    if is_loopback(config.host) or security.allowed_hosts:
+        app.add_middleware(HostMiddleware, allowed_hosts=security.allowed_hosts)
+    app.add_middleware(RequestContextMiddleware)
 
 
 async def _on_anllm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AnllmError)
     context = get_context(request.scope)
-    # without the message, which may quote the request
-    logger.info(
-        "request_id=%s path=%r status=%d error=%s param=%s code=%s duration_ms=%.0f",
-        context.request_id,
-        request.scope["path"][:100],
-        error.status,
-        type(error).__name__,
-        error.param,
-        error.code,
-        context.elapsed_ms,
-    )
+    log_error(context, request.scope["path"], error)
     return error_response(error, context.request_id)
 
 

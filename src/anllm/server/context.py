@@ -15,7 +15,8 @@ _KEY = "anllm"
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival.
+    """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival. client: the name of the API key that
+    came with it; "" where there are no keys.
 
     send: past everything between the HTTP server and the routes, where nothing looks at a response that has begun. For
         streams, which send thousands of times.
@@ -24,6 +25,7 @@ class RequestContext:
     request_id: str
     send: Send
     started_s: float = field(default_factory=time.monotonic)
+    client: str = ""
 
     @property
     def elapsed_ms(self) -> float:

@@ -73,10 +73,12 @@ def to_prompts(
     max_tokens: int | None,
     logprobs: int | None,
     param: str,
+    client: str,
     echoes_logprobs: bool = False,
 ) -> Prompts:
     """The prompts with their sampling. A limit above what the context leaves is lowered to it; each prompt must leave
-    room for one token. `param` is the field that the prompts came from. echoes_logprobs: what `logprobs` asks for is
+    room for one token. `param` is the field that the prompts came from,
+    `client` who sent them. echoes_logprobs: what `logprobs` asks for is
     wanted of the prompts, too, and of each token."""
     for ids in token_ids:
         if len(ids) >= model.max_model_len:
@@ -117,6 +119,7 @@ def to_prompts(
         is_empty=max_tokens == 0,
         returns_token_ids=bool(request.return_token_ids),
         keeps_silent=echoes_logprobs,
+        client=client,
     )
 
 

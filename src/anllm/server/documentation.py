@@ -16,12 +16,16 @@ _REF = "#/components/schemas/{model}"
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "The request is wrong; `param` names the field."},
-    403: {"model": ErrorResponse, "description": "A foreign Host header on a loopback address."},
+    401: {"model": ErrorResponse, "description": "The server has API keys, and this is none of them."},
+    403: {"model": ErrorResponse, "description": "A foreign Host header, or a web page of a foreign origin."},
     404: {"model": ErrorResponse, "description": "The model is not served here."},
     408: {"model": ErrorResponse, "description": "The body did not come to its end."},
     413: {"model": ErrorResponse, "description": "The body is too long."},
     415: {"model": ErrorResponse, "description": "The body is not announced as plain JSON."},
-    429: {"model": ErrorResponse, "description": "The queue is full; see Retry-After."},
+    429: {
+        "model": ErrorResponse,
+        "description": "The queue is full, or the API key has its share; see Retry-After.",
+    },
     500: {"model": ErrorResponse, "description": "The server failed; the message names the request."},
     503: {"model": ErrorResponse, "description": "No engine can take the request now; see Retry-After."},
 }

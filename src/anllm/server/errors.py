@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from anllm.errors import AnllmError, InvalidRequestError
+from anllm.server.context import RequestContext, get_context
 from anllm.server.json_response import json_response
+
+logger = logging.getLogger(__name__)
 
 
 class BodyTooLargeError(InvalidRequestError):
@@ -34,6 +40,57 @@ class ForeignHostError(InvalidRequestError):
 
     status = 403
     code = "host_not_allowed"
+
+
+class MissingApiKeyError(InvalidRequestError):
+    """The server has API keys, and the request brings none."""
+
+    status = 401
+
+
+class WrongApiKeyError(InvalidRequestError):
+    """The request's API key is none of the server's."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class ForeignOriginError(InvalidRequestError):
+    """A web page of another origin sent this through its reader's browser."""
+
+    status = 403
+    code = "origin_not_allowed"
+
+
+class KeyLimitError(AnllmError):
+    """One API key has as many requests open as it may have."""
+
+    status = 429
+    type = "requests"
+    code = "rate_limit_exceeded"
+    retry_after_s = 1
+
+
+class UrlTooLongError(InvalidRequestError):
+    """The URL is longer than any of ours can be."""
+
+    status = 414
+    code = "url_too_long"
+
+
+class HeadersTooLargeError(InvalidRequestError):
+    """The headers are longer than any client's that means well."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class TooManyConnectionsError(AnllmError):
+    """max_connections are open already."""
+
+    status = 503
+    code = "service_unavailable"
+    retry_after_s = 2
 
 
 class UnknownUrlError(InvalidRequestError):
@@ -70,6 +127,30 @@ def error_response(error: AnllmError, request_id: str, headers: dict[str, str] |
     all_headers = dict(headers or {})
     if error.status == 408:
         all_headers["connection"] = "close"  # the rest of the body may never come
+    if error.status == 401:
+        all_headers["www-authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         all_headers["retry-after"] = str(error.retry_after_s)
     return json_response(error_object(error, request_id), error.status, all_headers)
+
+
+def log_error(context: RequestContext, path: str, error: AnllmError) -> None:
+    """One line, without the message, which may quote the request."""
+    logger.info(
+        "request_id=%s client=%s path=%r status=%d error=%s param=%s code=%s duration_ms=%.0f",
+        context.request_id,
+        context.client,
+        path[:100],
+        error.status,
+        type(error).__name__,
+        error.param,
+        error.code,
+        context.elapsed_ms,
+    )
+
+
+async def refuse(error: AnllmError, scope: Scope, receive: Receive, send: Send) -> None:
+    """The whole answer to a request that comes no further."""
+    context = get_context(scope)
+    log_error(context, scope["path"], error)
+    await error_response(error, context.request_id)(scope, receive, send)

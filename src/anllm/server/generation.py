@@ -36,6 +36,7 @@ class Prompts:
     keeps_silent: with log probabilities, tokens without text come too.
     parser: makes one for each answer, where answers have parts; kept: special tokens that it has to see; max_calls: the
         answer ends before it calls more.
+    client: the name of the API key that they came with; clients share the engine fairly.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
@@ -46,6 +47,7 @@ class Prompts:
     parser: Callable[[], OutputParser] | None = None
     kept: frozenset[str] = frozenset()
     max_calls: int | None = None
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,7 @@ class Generation:
                 prompt_token_ids=self._prompts.token_ids[index // sampling.n],
                 params=sampling.for_choice(index, seed),
                 arrival_time_s=now_s,
+                client=self._prompts.client,
             )
             for index in range(len(self._choices))
         ]

@@ -5,18 +5,19 @@ What concerns bodies stands in body.py, since only a route that reads one needs 
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from anllm.server.context import RequestContext, get_context, new_request_id, put_context
-from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error
+from anllm.server.context import RequestContext, new_request_id, put_context
+from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error, refuse
 
 logger = logging.getLogger(__name__)
 
 _MAX_CLIENT_ID_CHARS = 128
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class RequestContextMiddleware:
@@ -54,31 +55,41 @@ class RequestContextMiddleware:
             await error_response(internal_error(), context.request_id)(scope, receive, send_with_headers)
 
 
-class LoopbackHostMiddleware:
-    """For a server that only this machine can reach: refuses other names in Host.
+class HostMiddleware:
+    """Refuses names in Host that are not this machine's, nor among allowed_hosts.
 
-    By DNS rebinding a web page could else talk to it through the user's browser. A request without Host passes: no
-    browser sends one.
+    By DNS rebinding a web page could else talk to a server on the loopback interface through the user's browser. A
+    request without Host passes: no browser sends one.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str] = ()) -> None:
         self._app = app
+        self._allowed = frozenset(host.lower() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
-        if not host or is_loopback(_without_port(host)):
+        if not host or self._is_allowed(_without_port(host)):
             await self._app(scope, receive, send)
             return
+        names = ", ".join(["localhost, 127.0.0.1, [::1]", *sorted(self._allowed)])
         error = ForeignHostError(
-            f"The host {host[:100]!r} is not served: this server is bound to the loopback interface, so Host must be "
-            "localhost, 127.0.0.1 or [::1]."
+            f"The host {host[:100]!r} is not served: Host must be one of {names}. Further names are allowed by "
+            "--allowed-hosts."
         )
-        await error_response(error, get_context(scope).request_id)(scope, receive, send)
+        await refuse(error, scope, receive, send)
+
+    def _is_allowed(self, name: str) -> bool:
+        return is_loopback(name) or name.lower() in self._allowed
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    return host.lower() in _LOOPBACK_NAMES
+    """Whether only this machine can reach `host`, a name or an address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _without_port(host: str) -> str:

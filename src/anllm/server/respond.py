@@ -57,9 +57,10 @@ def _log_finished(context: RequestContext, generation: Generation, model: str, i
     ttft_ms = "" if first_s is None else f"{(first_s - context.started_s) * 1000:.0f}"
     usage = generation.usage
     logger.info(
-        "request_id=%s model=%s stream=%s prompt_tokens=%d cached_tokens=%d completion_tokens=%d ttft_ms=%s "
+        "request_id=%s client=%s model=%s stream=%s prompt_tokens=%d cached_tokens=%d completion_tokens=%d ttft_ms=%s "
         "duration_ms=%.0f finish_reason=%s",
         context.request_id,
+        context.client,
         model,
         is_stream,
         usage.prompt_tokens,

@@ -38,8 +38,11 @@ class ChatPlan:
     structure: Structure | None
 
 
-def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> ChatPlan:
-    """Everything that can be wrong with the request is found here, before the engine hears of it."""
+def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig, client: str) -> ChatPlan:
+    """Everything that can be wrong with the request is found here, before the engine hears of it.
+
+    client: whose it is.
+    """
     messages = body.get("messages")
     if isinstance(messages, list) and len(messages) > model.max_model_len:  # each takes a token at least
         raise ContextLengthError(None, model.max_model_len, param="messages")
@@ -62,7 +65,9 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig) -> Cha
         raise invalid("messages", "must give at least one token", None)
     max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    prompts = to_prompts(request, [prompt], model, max_tokens=max_tokens, logprobs=logprobs, param="messages")
+    prompts = to_prompts(
+        request, [prompt], model, max_tokens=max_tokens, logprobs=logprobs, param="messages", client=client
+    )
     prompts = _with_parser(prompts, model.output_format, text, use)
     return ChatPlan(request, prompts, use, _bound(structure, model, text, use))
 

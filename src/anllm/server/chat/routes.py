@@ -12,6 +12,7 @@ from anllm.server.body import JsonObject, convert_body, read_body
 from anllm.server.chat.convert import ChatPlan, plan_chat
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.chat.response import ChatAnswer
+from anllm.server.context import get_context
 from anllm.server.documentation import ERROR_RESPONSES, request_body
 from anllm.server.field_support import NEUTRAL_CHAT_VALUES
 from anllm.server.generation import Generation
@@ -32,10 +33,11 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
     async def create_chat_completion(request: Request) -> Response:
         """Answers to a conversation, whole or as a stream of server-sent events."""
         model = service.require_ready()
+        client = get_context(request.scope).client
 
         def plan(body: JsonObject) -> ChatPlan:
             service.unknown_fields.note(body, known_fields)
-            return plan_chat(body, model, config)
+            return plan_chat(body, model, config, client)
 
         chat = await convert_body(await read_body(request, config), plan)
         prompts = await bind(chat.prompts, chat.structure, service.grammars)

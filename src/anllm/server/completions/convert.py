@@ -35,8 +35,11 @@ class CompletionPlan:
     offsets: tuple[int, ...]
 
 
-def plan_completion(body: JsonObject, model: LoadedModel, config: ServerConfig) -> CompletionPlan:
-    """Everything that can be wrong with the request is found here, before the engine hears of it."""
+def plan_completion(body: JsonObject, model: LoadedModel, config: ServerConfig, client: str) -> CompletionPlan:
+    """Everything that can be wrong with the request is found here, before the engine hears of it.
+
+    client: whose it is.
+    """
     request = validate(CompletionRequest, body)
     prompts = _separate_prompts(request.prompt, model.max_model_len)
     check_shared_rules(request, model, config)
@@ -54,6 +57,7 @@ def plan_completion(body: JsonObject, model: LoadedModel, config: ServerConfig) 
             max_tokens=max_tokens,
             logprobs=request.logprobs,
             param="prompt",
+            client=client,
             echoes_logprobs=bool(request.echo) and request.logprobs is not None,
         ),
         structure,

@@ -12,6 +12,7 @@ from anllm.server.body import JsonObject, convert_body, read_body
 from anllm.server.completions.convert import CompletionPlan, plan_completion
 from anllm.server.completions.protocol import CompletionRequest
 from anllm.server.completions.response import CompletionAnswer
+from anllm.server.context import get_context
 from anllm.server.documentation import ERROR_RESPONSES, request_body
 from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES
 from anllm.server.generation import Generation
@@ -32,10 +33,11 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
     async def create_completion(request: Request) -> Response:
         """Continuations of texts or token lists, whole or as a stream of server-sent events."""
         model = service.require_ready()
+        client = get_context(request.scope).client
 
         def plan(body: JsonObject) -> CompletionPlan:
             service.unknown_fields.note(body, known_fields)
-            return plan_completion(body, model, config)
+            return plan_completion(body, model, config, client)
 
         completion = await convert_body(await read_body(request, config), plan)
         prompts = await bind(completion.prompts, completion.structure, service.grammars)
