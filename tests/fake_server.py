@@ -9,19 +9,20 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from anllm.config import SchedulerConfig, ServerConfig
+from anllm.config import Config, SchedulerConfig, SecurityConfig, ServerConfig
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient
-from anllm.launch import bind
+from anllm.launch import bind, web_server
 from anllm.server.app import create_app
-from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
+from anllm.server.tls import tls_context
 from anllm.structured.checker import GrammarChecker
 from anllm.testing import ByteTokenizer, FakeRunner
 from anllm.testing.runner import Model, letters
@@ -102,8 +103,14 @@ class RealServer:
     grammars: GrammarChecker
 
     def __init__(
-        self, runner: FakeRunner, gate: Gate, config: SchedulerConfig, server_config: ServerConfig | None = None
+        self,
+        runner: FakeRunner,
+        gate: Gate,
+        config: SchedulerConfig,
+        server_config: ServerConfig | None = None,
+        security: SecurityConfig | None = None,
     ) -> None:
+        self._security = security or SecurityConfig()
         self._server_config = server_config or ServerConfig()
         self.runner = runner
         self.gate = gate
@@ -129,7 +136,7 @@ class RealServer:
             self._listener.close()
 
     def make_app(self) -> FastAPI:
-        return create_app(self.make_service(), self._server_config)
+        return create_app(self.make_service(), self._server_config, self._security)
 
     def make_service(self) -> Service:
         return make_service(self.client, self.grammars)
@@ -140,16 +147,8 @@ class RealServer:
 
     async def _serve_until_told(self) -> None:
         async with running_client(self.runner, self._config) as self.client:
-            self._web = uvicorn.Server(
-                uvicorn.Config(
-                    self.make_app(),
-                    log_config=None,
-                    access_log=False,
-                    lifespan="off",
-                    http=HttpConnection,
-                    timeout_graceful_shutdown=1,
-                )
-            )
+            config = Config(server=replace(self._server_config, drain_timeout_s=0.1), security=self._security)
+            self._web = web_server(self.make_app(), config, tls_context(self._security))
             await self._web.serve([self._listener])
 
     def http(self) -> httpx.Client:

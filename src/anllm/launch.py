@@ -132,7 +132,7 @@ class _Server:
         transport = ProcessTransport(self._engine_command)
         self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
         self._service = Service(self._client, config.model.served_model_name or source.name, int(time.time()))
-        self._web = _web_server(create_app(self._service, config.server, config.security), config, tls)
+        self._web = web_server(create_app(self._service, config.server, config.security), config, tls)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._grammars: GrammarChecker | None = None
@@ -267,7 +267,8 @@ class _WebServer(uvicorn.Server):
         yield
 
 
-def _web_server(app: Callable[..., object], config: Config, tls: ssl.SSLContext | None) -> _WebServer:
+def web_server(app: Callable[..., object], config: Config, tls: ssl.SSLContext | None) -> uvicorn.Server:
+    """uvicorn, for a socket that is bound already. Speaks HTTPS with a TLS context."""
     connection = partial(HttpConnection, max_connections=config.security.max_connections)
     return _WebServer(
         uvicorn.Config(

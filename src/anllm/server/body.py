@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -30,7 +31,10 @@ MAX_JSON_DEPTH = 128  # serde_json's; much of what looks at bodies calls itself 
 
 # Each costs 3 us of checking, in which nothing else runs: 0.2 s. A conversation of 10,000 messages has half as many.
 MAX_JSON_CONTAINERS = 65_536
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Up to the next object or array, or to the end; never fails, which would make it slow.
+_TO_CONTAINER = re.compile(
+    rb'(?: [^"\[{]++ | "[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z) )*+ (?: ([\[{]) | \Z )', re.DOTALL | re.VERBOSE
+)
 
 
 async def read_body(request: Request, config: ServerConfig) -> bytes:
@@ -82,7 +86,7 @@ def parse_object(raw: bytes) -> JsonObject:
 
     Raises InvalidRequestError.
     """
-    if _num_brackets(raw) > MAX_JSON_CONTAINERS and _num_brackets(_STRING.sub(b"", raw)) > MAX_JSON_CONTAINERS:
+    if _num_brackets(raw) > MAX_JSON_CONTAINERS and _has_more_containers_than(MAX_JSON_CONTAINERS, raw):
         raise InvalidRequestError(f"The JSON body must have at most {MAX_JSON_CONTAINERS} objects and arrays.")
     try:
         value = msgspec.json.decode(raw)
@@ -101,6 +105,12 @@ def parse_object(raw: bytes) -> JsonObject:
 
 def _num_brackets(raw: bytes) -> int:
     return raw.count(b"{") + raw.count(b"[")
+
+
+def _has_more_containers_than(most: int, raw: bytes) -> bool:
+    """Outside of strings. Takes 0.25 s for 32 MB at most."""
+    containers = (match for match in _TO_CONTAINER.finditer(raw) if match.lastindex)
+    return sum(1 for _ in itertools.islice(containers, most + 1)) > most
 
 
 def _is_deeper_than(max_depth: int, value: object) -> bool:

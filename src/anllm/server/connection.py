@@ -52,7 +52,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # what the kernel does not take at once makes send() wait
+        # What the kernel does not take at once makes send() wait. Under TLS, asyncio takes 0 for full when it is empty.
+        transport.set_write_buffer_limits(high=1 if transport.get_extra_info("ssl_object") else 0)
         connection = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             with contextlib.suppress(OSError):  # a kernel that does not know it, a socket that is no TCP
