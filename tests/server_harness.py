@@ -339,12 +339,14 @@ class RawCall:
         self._gone.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Let the loop run until the condition holds."""
+        """Let the loop run until the condition holds, and threads too."""
         for _ in range(1000):
             if condition():
                 return
             await asyncio.sleep(0)
-        raise AssertionError("it never came to hold")
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.001)
 
     async def until_sent(self, text: str) -> None:
         await self.until(lambda: text.encode() in self.body)

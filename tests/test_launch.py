@@ -1,12 +1,14 @@
-"""launch.bind: the listening socket."""
+"""launch: the listening socket, and what is warned of before anything is loaded."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 
-from anllm.config import ServerConfig
-from anllm.launch import bind
+import pytest
+
+from anllm.config import Config, SecurityConfig, ServerConfig
+from anllm.launch import bind, warn_of_exposure
 
 
 def test_connections_send_at_once_on_asyncios_own_loop() -> None:
@@ -31,3 +33,31 @@ def test_connections_send_at_once_on_asyncios_own_loop() -> None:
                     await writer.wait_closed()
 
     assert asyncio.run(sends_at_once())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.0.0.2"])
+def test_an_address_of_this_machine_alone_is_no_exposure(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_exposure(Config(server=ServerConfig(host=host)))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "llm.example.com"])
+def test_an_open_address_without_keys_and_tls_is_one_warning(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    def warnings(**security: object) -> list[str]:
+        caplog.clear()
+        config = Config(server=ServerConfig(host=host), security=SecurityConfig(**security))  # type: ignore[arg-type]
+        warn_of_exposure(config)
+        return [record.getMessage() for record in caplog.records]
+
+    (both,) = warnings()
+    assert host in both and "--api-key-file" in both and "--ssl-certfile" in both
+    (no_tls,) = warnings(api_keys=("k" * 20,))
+    assert "--api-key-file" not in no_tls and "--ssl-certfile" in no_tls
+    (no_keys,) = warnings(ssl_certfile="c.pem")
+    assert "--api-key-file" in no_keys and "--ssl-certfile" not in no_keys
+    assert warnings(api_keys=("k" * 20,), ssl_certfile="c.pem") == []
+
+
+def test_origins_of_everybody_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_exposure(Config(security=SecurityConfig(allowed_origins=("*",))))
+    assert "Every web page" in caplog.text

@@ -43,6 +43,7 @@ from anllm.structured.vocabulary import Vocabulary
 from anllm.text.chat_template import ChatTemplate, load_chat_template
 from anllm.text.generation_config import load_sampling_defaults
 from anllm.text.interface import Tokenizer
+from anllm.text.sandboxed_template import SandboxedTemplate
 from anllm.text.special_tokens import read_json_object
 from anllm.text.tokenizer import load_tokenizer
 from anllm.worker import encode_settings
@@ -136,6 +137,7 @@ class _Server:
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._grammars: GrammarChecker | None = None
+        self._template: SandboxedTemplate | None = None
 
     async def run(self) -> int:
         """Serve until a signal, or until the model can't be served."""
@@ -145,8 +147,9 @@ class _Server:
         for task in self._tasks:
             task.cancel()
         await self._client.close()
-        if self._grammars is not None:
-            self._grammars.close()
+        for helper in (self._grammars, self._template):
+            if helper is not None:
+                helper.close()
         if self._failure is not None:
             raise self._failure
         return 0
@@ -174,10 +177,12 @@ class _Server:
             service.defaults = await _in_thread(lambda: load_sampling_defaults(folder))
         chat_template = await _in_thread(lambda: load_chat_template(folder))
         service.output_format = output_format(folder, chat_template, tokenizer, config.model)
+        if chat_template is not None:
+            self._template = SandboxedTemplate(chat_template)
         info, vocabulary, service.chat_template = await asyncio.gather(
             self._client.start(),
             _in_thread(lambda: Vocabulary.of(tokenizer) if tokenizer.eos_token_ids else None),
-            _in_thread(lambda: _warm_template(chat_template)),
+            _in_thread(lambda: _warm_template(self._template)),
         )
         service.tokenizer = tokenizer
         if vocabulary is not None:
@@ -320,12 +325,11 @@ async def _in_thread(work: Callable[[], T]) -> T:
     return await result
 
 
-def _warm_template(template: T) -> T:
-    """Rendering imports a slow library on first use; let no request wait for it."""
-    render = getattr(template, "render", None)
-    if render is not None:
+def _warm_template(template: SandboxedTemplate | None) -> SandboxedTemplate | None:
+    """Rendering starts a process on first use; let no request wait for it."""
+    if template is not None:
         try:
-            render([{"role": "user", "content": "hi"}])
+            template.render([{"role": "user", "content": "hi"}])
         except AnllmError:
             logger.debug("the chat template refuses a plain message", exc_info=True)
     return template

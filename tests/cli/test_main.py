@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -15,7 +16,7 @@ from anllm import launch
 from anllm.cli import main
 from anllm.cli.console import ready_line
 from anllm.cli.serve import Size
-from anllm.config import Config, Execution, ModelConfig, ServerConfig, Weights
+from anllm.config import Config, Execution, ModelConfig, SecurityConfig, ServerConfig, Weights
 from anllm.core.events import EngineInfo
 from anllm.errors import ModelError
 
@@ -26,9 +27,11 @@ class Launched:
     def __init__(self) -> None:
         self.config: Config | None = None
         self.error: ModelError | None = None
+        self.environment: dict[str, str] = {}
 
     def __call__(self, config: Config, console: object) -> int:
         self.config = config
+        self.environment = dict(os.environ)
         if self.error is not None:
             raise self.error
         return 0
@@ -108,6 +111,26 @@ def test_every_option_has_its_place(launched: Launched) -> None:
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 100)
     assert (scheduler.decode_token_budget, scheduler.max_num_waiting) == (50, 7)
     assert config.server == ServerConfig("0.0.0.0", 9, 1 << 20, 3.0, 2, 5, 2.5, 1.0)
+
+
+def test_options_of_security_have_their_place(launched: Launched) -> None:
+    line = (
+        "--api-key k1 --api-key k2 --api-key-file /keys --max-requests-per-key 3 --allowed-hosts a.example "
+        "--allowed-origins https://a.example,https://b.example:8443 --allowed-origins http://c.example "
+        "--ssl-certfile c.pem --ssl-keyfile k.pem --ssl-keyfile-password p --ssl-ca-certs ca.pem --max-connections 9"
+    )
+    origins = ("https://a.example", "https://b.example:8443", "http://c.example")
+    assert config_of(launched, *line.split()).security == SecurityConfig(
+        ("k1", "k2"), "/keys", 3, origins, ("a.example",), "c.pem", "k.pem", "p", "ca.pem", 9
+    )
+
+
+@pytest.mark.parametrize("name", ["ANLLM_API_KEY", "ANLLM_SERVE_API_KEY"])
+def test_keys_come_from_the_environment_which_no_child_process_inherits(launched: Launched, name: str) -> None:
+    password = {"ANLLM_SERVE_SSL_KEYFILE_PASSWORD": "p", "ANLLM_SERVE_SSL_CERTFILE": "c.pem"}
+    security = config_of(launched, **{name: "k1 k2"}, **password).security
+    assert (security.api_keys, security.ssl_keyfile_password) == (("k1", "k2"), "p")
+    assert launched.environment.keys().isdisjoint({name, *password} - {"ANLLM_SERVE_SSL_CERTFILE"})
 
 
 def test_options_come_from_the_environment_too(launched: Launched) -> None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from anllm.core.request import MAX_SEED, SamplingDefaults
-from server_harness import ANSWER, BOS, EOS, MODEL, Server, chunks, joined
+from server_harness import ANSWER, BOS, EOS, MODEL, Server, assert_error, chunks, joined
 
 pytestmark = pytest.mark.anyio
 
@@ -178,13 +178,17 @@ async def test_template_gets_what_it_may_know(server: Server) -> None:
 
 
 async def test_J_11_deep_arguments_in_history(server: Server) -> None:
-    deep: dict[str, object] = {}
-    for _ in range(400):
-        deep = {"a": deep}
-    calls = [{**CALL, "function": {"name": "f", "arguments": deep}}]
-    assert (await server.chat(messages=history(tool_calls=calls))).status_code == 400  # longer than the context
+    def calls(depth: int) -> list[dict[str, object]]:
+        deep: dict[str, object] = {}
+        for _ in range(depth):
+            deep = {"a": deep}
+        return [{**CALL, "function": {"name": "f", "arguments": deep}}]
+
+    server.service.max_model_len = 500
+    assert (await server.chat(messages=history(tool_calls=calls(110)))).status_code == 400  # longer than the context
     server.service.max_model_len = 10_000
-    assert (await server.chat(messages=history(tool_calls=calls))).status_code == 200
+    assert (await server.chat(messages=history(tool_calls=calls(110)))).status_code == 200
+    assert_error(await server.chat(messages=history(tool_calls=calls(400))), 400, None, None)
 
 
 async def test_C062_all_text_parts_are_used(server: Server) -> None:

@@ -51,7 +51,7 @@ class LoadedModel:
 def load(folder: Path, weights: Weights, backend: Backend, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
     """Load the model in `folder`. Raises ModelError with one sentence for whatever is wrong with it."""
     with _as_model_error(folder):
-        model, config = load_model(folder, lazy=True)
+        model, config = load_model(folder, lazy=True, trust_remote_code=False)
         backend.prepare(model, weights)
         size = _evaluate(model, on_progress)
         return LoadedModel(model, context_length(config), weights_form(model), size)

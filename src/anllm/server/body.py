@@ -74,9 +74,10 @@ async def _receive_in_time(receive: Receive, timeout_s: float) -> Message:
         ) from None
 
 
-async def convert_body(raw: bytes, convert: Callable[[JsonObject], T]) -> T:
-    """convert(parsed body); in a thread if the body is large, so that the event loop goes on serving the others."""
-    if len(raw) <= _LARGE_BODY_BYTES:
+async def convert_body(raw: bytes, convert: Callable[[JsonObject], T], *, may_wait: bool = False) -> T:
+    """convert(parsed body); in a thread if the body is large or it `may_wait`, for a template to be rendered, so that
+    the event loop goes on serving the others."""
+    if len(raw) <= _LARGE_BODY_BYTES and not may_wait:
         return convert(parse_object(raw))
     return await asyncio.to_thread(lambda: convert(parse_object(raw)))
 

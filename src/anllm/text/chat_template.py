@@ -30,7 +30,7 @@ class ChatTemplate:
 
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
         self.text = text
-        self._special_tokens = dict(special_tokens)
+        self.special_tokens = dict(special_tokens)
 
     def render(
         self,
@@ -56,7 +56,7 @@ class ChatTemplate:
         reserved = sorted(RESERVED_KWARGS & template_kwargs.keys())
         if reserved:
             raise InvalidRequestError(f"A request can't set {', '.join(reserved)}.", param="chat_template_kwargs")
-        variables = {**self._special_tokens, **template_kwargs, "add_generation_prompt": add_generation_prompt}
+        variables = {**self.special_tokens, **template_kwargs, "add_generation_prompt": add_generation_prompt}
         variables["continue_final_message"] = continue_final_message
         variables["tools"] = [dict(tool) for tool in tools] if tools else None
         if self._call_form is None:
@@ -118,7 +118,7 @@ class ChatTemplate:
         return not self._shows_probe([message]) and self._shows_probe(with_content_parts([message]))
 
     def _shows_probe(self, conversation: list[Message], **more: object) -> bool:
-        variables: dict[str, object] = {**self._special_tokens, "add_generation_prompt": True, **more}
+        variables: dict[str, object] = {**self.special_tokens, "add_generation_prompt": True, **more}
         try:
             return PROBE in self._render(conversation, variables)
         except Exception:  # noqa: BLE001 - as in _render_first_accepted

@@ -39,7 +39,7 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             service.unknown_fields.note(body, known_fields)
             return plan_chat(body, model, config, client)
 
-        chat = await convert_body(await read_body(request, config), plan)
+        chat = await convert_body(await read_body(request, config), plan, may_wait=True)
         prompts = await bind(chat.prompts, chat.structure, service.grammars)
         generation = Generation(service.client, model.tokenizer, prompts)
         return await respond(

@@ -32,7 +32,7 @@ def tokenization_router(service: Service, config: ServerConfig) -> APIRouter:
             service.unknown_fields.note(body, known_fields)
             return work(body, model)
 
-        return json_response(await convert_body(await read_body(request, config), convert_noted))
+        return json_response(await convert_body(await read_body(request, config), convert_noted, may_wait=True))
 
     @router.post(
         "/tokenize", responses=answer(TokenizeAnswer) | ERROR_RESPONSES, openapi_extra=request_body(TokenizeRequest)
