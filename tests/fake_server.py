@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from anllm.config import Config, SchedulerConfig, SecurityConfig, ServerConfig
+from anllm.config import SchedulerConfig, SecurityConfig, ServerConfig
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient
 from anllm.launch import bind, web_server
@@ -111,7 +110,7 @@ class RealServer:
         security: SecurityConfig | None = None,
     ) -> None:
         self._security = security or SecurityConfig()
-        self._server_config = server_config or ServerConfig()
+        self._server_config = server_config or ServerConfig(drain_timeout_s=0.1)
         self.runner = runner
         self.gate = gate
         self._config = config
@@ -147,8 +146,7 @@ class RealServer:
 
     async def _serve_until_told(self) -> None:
         async with running_client(self.runner, self._config) as self.client:
-            config = Config(server=replace(self._server_config, drain_timeout_s=0.1), security=self._security)
-            self._web = web_server(self.make_app(), config, tls_context(self._security))
+            self._web = web_server(self.make_app(), self._server_config, tls_context(self._security))
             await self._web.serve([self._listener])
 
     def http(self) -> httpx.Client:

@@ -120,6 +120,7 @@ class ServerConfig:
     host, port: where to listen. The default takes connections of this machine only.
     max_body_bytes: longest request body; more is refused with 413.
     body_timeout_s: seconds without a byte after which a body that is not complete is refused with 408.
+    max_connections: open connections; one more is told 503.
     max_n: highest `n` of a request. max_stop_strings: most `stop` strings of a request.
     keep_alive_s: seconds of silence after which a stream sends a comment line.
     drain_timeout_s: seconds that open streams get to finish after SIGTERM.
@@ -133,11 +134,12 @@ class ServerConfig:
     max_stop_strings: int = 4
     keep_alive_s: float = 10.0
     drain_timeout_s: float = 10.0
+    max_connections: int = 4096
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, got {self.port}.")
-        for name in ("max_body_bytes", "max_n", "max_stop_strings"):
+        for name in ("max_body_bytes", "max_n", "max_stop_strings", "max_connections"):
             _at_least(1, name, getattr(self, name))
         for name in ("body_timeout_s", "keep_alive_s", "drain_timeout_s"):
             if not 0 < getattr(self, name) < math.inf:
@@ -157,7 +159,6 @@ class SecurityConfig:
     ssl_certfile, ssl_keyfile, ssl_keyfile_password: PEM files of the server's certificate chain and its key, for HTTPS;
         the key may stand in the first file.
     ssl_ca_certs: PEM file of authorities; clients must then have a certificate from one of them.
-    max_connections: open connections; one more is told 503.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -169,11 +170,9 @@ class SecurityConfig:
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = field(default=None, repr=False)
     ssl_ca_certs: str | None = None
-    max_connections: int = 4096
 
     def __post_init__(self) -> None:
-        for name in ("max_requests_per_key", "max_connections"):
-            _at_least(1, name, getattr(self, name))
+        _at_least(1, "max_requests_per_key", self.max_requests_per_key)
         for position, key in enumerate(self.api_keys, 1):
             if not is_api_key(key):
                 raise ConfigError(f"api_keys: key {position} must be printable ASCII without spaces, and not empty.")

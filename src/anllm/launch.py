@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
@@ -133,7 +132,7 @@ class _Server:
         transport = ProcessTransport(self._engine_command)
         self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
         self._service = Service(self._client, config.model.served_model_name or source.name, int(time.time()))
-        self._web = web_server(create_app(self._service, config.server, config.security), config, tls)
+        self._web = web_server(create_app(self._service, config.server, config.security), config.server, tls)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._grammars: GrammarChecker | None = None
@@ -272,9 +271,8 @@ class _WebServer(uvicorn.Server):
         yield
 
 
-def web_server(app: Callable[..., object], config: Config, tls: ssl.SSLContext | None) -> uvicorn.Server:
-    """uvicorn, for a socket that is bound already. Speaks HTTPS with a TLS context."""
-    connection = partial(HttpConnection, max_connections=config.security.max_connections)
+def web_server(app: Callable[..., object], config: ServerConfig, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
+    """uvicorn as it serves `app` here; it listens where it is told to. With a TLS context it speaks HTTPS."""
     return _WebServer(
         uvicorn.Config(
             app,
@@ -282,9 +280,9 @@ def web_server(app: Callable[..., object], config: Config, tls: ssl.SSLContext |
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http=cast("type[HttpConnection]", connection),
+            http=HttpConnection.with_limits(config),
             server_header=False,
-            timeout_graceful_shutdown=int(config.server.drain_timeout_s + DRAIN_SLACK_S),
+            timeout_graceful_shutdown=int(config.drain_timeout_s + DRAIN_SLACK_S),
             ssl_context_factory=None if tls is None else lambda settings, default: tls,
         )
     )

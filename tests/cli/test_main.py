@@ -102,7 +102,7 @@ def test_every_option_has_its_place(launched: Launched) -> None:
         "org/name --host 0.0.0.0 --port 9 --served-model-name m --max-model-len 99 --max-num-seqs 3 "
         "--max-num-batched-tokens 100 --decode-token-budget 50 --max-num-waiting 7 --memory-fraction 0.5 "
         "--kv-memory 8G --weights as-is --execution sequential --blas /b.so --max-n 2 --max-stop-strings 5 "
-        "--max-body 1M --body-timeout 3 --keep-alive 2.5 --drain-timeout 1"
+        "--max-body 1M --body-timeout 3 --keep-alive 2.5 --drain-timeout 1 --max-connections 77"
     )
     config = config_of(launched, *line.split())
     assert config.model == ModelConfig("org/name", "m", 99, Weights.AS_IS, Execution.SEQUENTIAL, "/b.so")
@@ -110,18 +110,18 @@ def test_every_option_has_its_place(launched: Launched) -> None:
     scheduler = config.scheduler
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 100)
     assert (scheduler.decode_token_budget, scheduler.max_num_waiting) == (50, 7)
-    assert config.server == ServerConfig("0.0.0.0", 9, 1 << 20, 3.0, 2, 5, 2.5, 1.0)
+    assert config.server == ServerConfig("0.0.0.0", 9, 1 << 20, 3.0, 2, 5, 2.5, 1.0, 77)
 
 
 def test_options_of_security_have_their_place(launched: Launched) -> None:
     line = (
         "--api-key k1 --api-key k2 --api-key-file /keys --max-requests-per-key 3 --allowed-hosts a.example "
         "--allowed-origins https://a.example,https://b.example:8443 --allowed-origins http://c.example "
-        "--ssl-certfile c.pem --ssl-keyfile k.pem --ssl-keyfile-password p --ssl-ca-certs ca.pem --max-connections 9"
+        "--ssl-certfile c.pem --ssl-keyfile k.pem --ssl-keyfile-password p --ssl-ca-certs ca.pem"
     )
     origins = ("https://a.example", "https://b.example:8443", "http://c.example")
     assert config_of(launched, *line.split()).security == SecurityConfig(
-        ("k1", "k2"), "/keys", 3, origins, ("a.example",), "c.pem", "k.pem", "p", "ca.pem", 9
+        ("k1", "k2"), "/keys", 3, origins, ("a.example",), "c.pem", "k.pem", "p", "ca.pem"
     )
 
 

@@ -163,7 +163,7 @@ class Size(_IntegerType):
 @click.option("--ssl-ca-certs", help="Authorities in PEM form: clients need a certificate of one of them.")
 @click.option(
     "--max-connections",
-    default=DEFAULT.security.max_connections,
+    default=DEFAULT.server.max_connections,
     type=int,
     help="Open connections; one more is told 503.",
 )
@@ -227,6 +227,7 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             max_stop_strings=options["max_stop_strings"],
             keep_alive_s=options["keep_alive"],
             drain_timeout_s=options["drain_timeout"],
+            max_connections=options["max_connections"],
         ),
         security=SecurityConfig(
             api_keys=options["api_key"],
@@ -238,7 +239,6 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             ssl_keyfile=options["ssl_keyfile"],
             ssl_keyfile_password=options["ssl_keyfile_password"],
             ssl_ca_certs=options["ssl_ca_certs"],
-            max_connections=options["max_connections"],
         ),
     )
 

@@ -1,16 +1,24 @@
-"""Who comes in: API keys, and how much one key may have open. Pure ASGI; decided before a byte of a body is read."""
+"""Who comes in: API keys, how much one key may have open, and what happens on a connection too many.
+
+Pure ASGI; decided before a byte of a body is read.
+"""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anllm.errors import InvalidRequestError
 from anllm.server.api_keys import ApiKeys
-from anllm.server.context import get_context, put_context
-from anllm.server.errors import KeyLimitError, MissingApiKeyError, WrongApiKeyError, refuse
+from anllm.server.context import get_context, new_request_id
+from anllm.server.errors import (
+    KeyLimitError,
+    MissingApiKeyError,
+    TooManyConnectionsError,
+    WrongApiKeyError,
+    error_response,
+    refuse,
+)
 
 # What needs no key: signs of life for supervisors, and the files of the web page, which then asks for the key.
 HEALTH_PATHS = frozenset({"/health", "/livez", "/ping"})
@@ -21,6 +29,19 @@ _PAGE_FOLDERS = ("/assets/",)
 def is_open(method: str, path: str) -> bool:
     """Whether everybody may ask for it. OPTIONS does nothing, and browsers never send a key with it."""
     return method == "OPTIONS" or path in HEALTH_PATHS or path in _PAGE_PATHS or path.startswith(_PAGE_FOLDERS)
+
+
+async def answer_crowded(app: ASGIApp, max_connections: int, scope: Scope, receive: Receive, send: Send) -> None:
+    """On a connection too many, in place of `app`: supervisors are answered by it, others sent away."""
+    if scope["path"] in HEALTH_PATHS:
+        await app(scope, receive, send)
+        return
+    error = TooManyConnectionsError(
+        f"The server has {max_connections} connections open, which is all that it takes. Please try again later."
+    )
+    request_id = new_request_id()
+    headers = {"connection": "close", "x-request-id": request_id}
+    await error_response(error, request_id, headers)(scope, receive, send)
 
 
 class ApiKeyMiddleware:
@@ -37,7 +58,7 @@ class ApiKeyMiddleware:
             except InvalidRequestError as error:
                 await refuse(error, scope, receive, send)
                 return
-            put_context(scope, replace(get_context(scope), client=client))
+            get_context(scope).client = client
         await self._app(scope, receive, send)
 
     def _client(self, headers: Headers) -> str:

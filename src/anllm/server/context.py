@@ -13,7 +13,7 @@ from starlette.types import Send
 _KEY = "anllm"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestContext:
     """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival. client: the name of the API key that
     came with it; "" where there are no keys.

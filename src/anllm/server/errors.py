@@ -71,20 +71,6 @@ class KeyLimitError(AnllmError):
     retry_after_s = 1
 
 
-class UrlTooLongError(InvalidRequestError):
-    """The URL is longer than any of ours can be."""
-
-    status = 414
-    code = "url_too_long"
-
-
-class HeadersTooLargeError(InvalidRequestError):
-    """The headers are longer than any client's that means well."""
-
-    status = 431
-    code = "headers_too_large"
-
-
 class TooManyConnectionsError(AnllmError):
     """max_connections are open already."""
 

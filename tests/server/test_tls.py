@@ -1,7 +1,5 @@
-"""What the server refuses before there is a request: URLs and headers without end, connections too many; TLS."""
+"""HTTPS on a real port, with certificates that openssl makes; and what is wrong with certificates and keys."""
 
-import json
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -12,126 +10,16 @@ import pytest
 
 from anllm.config import SchedulerConfig, SecurityConfig
 from anllm.errors import ConfigError
-from anllm.server.connection import MAX_HEAD_BYTES, MAX_URL_BYTES
 from anllm.server.tls import tls_context
 from fake_server import RealServer, make_runner
 from server_harness import chat_body
 from serving import PATIENCE_S, Gate
-
-HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RealServer]:
-    yield from started(SecurityConfig())
 
 
 def started(security: SecurityConfig) -> Iterator[RealServer]:
     gate = Gate()
     with RealServer(make_runner(before_run=gate), gate, SchedulerConfig(), security=security).running() as server:
         yield server
-
-
-def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """Of a connection that is closed after it."""
-    received = b""
-    try:
-        while part := connection.recv(1 << 16):
-            received += part
-    except ConnectionResetError:  # it did not read all that we sent
-        assert received
-    head, _, body = received.partition(b"\r\n\r\n")
-    lines = head.decode("ascii").split("\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in lines[1:])
-    return int(lines[0].split()[1]), headers, body
-
-
-def assert_refused(connection: socket.socket, status: int, code: str) -> None:
-    found, headers, body = answer(connection)
-    assert found == status, body
-    assert headers["content-type"] == "application/json" and headers["x-request-id"]
-    assert json.loads(body)["error"]["code"] == code
-
-
-def test_the_longest_url_and_headers_pass(server: RealServer) -> None:
-    with server.http() as http:
-        assert http.get("/v1/models/" + "x" * (MAX_URL_BYTES - 11)).status_code == 404
-        assert http.get("/health", headers={"x-long": "x" * (MAX_HEAD_BYTES - 1000)}).status_code == 200
-        assert http.get("/health", headers={f"x-{i}": "x" * 100 for i in range(500)}).status_code == 200
-        assert http.get("/health").status_code == 200, "each request has bounds of its own"
-
-
-@pytest.mark.parametrize("piece_bytes", [100, 1000, 1 << 20])
-def test_a_url_without_end_is_414(server: RealServer, piece_bytes: int) -> None:
-    with server.connect() as connection:
-        connection.sendall(b"GET /")
-        send_until_closed(connection, b"x" * piece_bytes, MAX_URL_BYTES + piece_bytes)
-        assert_refused(connection, 414, "url_too_long")
-
-
-@pytest.mark.parametrize("piece", [b"x" * 1000, b"x-a: b\r\n" * 100, b"x-long: " + b"y" * 1000 + b"\r\n"])
-@pytest.mark.parametrize("start", [b"", b"x: "])
-def test_headers_without_end_are_431(server: RealServer, piece: bytes, start: bytes) -> None:
-    with server.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + start)
-        send_until_closed(connection, piece, 4 * MAX_HEAD_BYTES)
-        assert_refused(connection, 431, "headers_too_large")
-
-
-@pytest.mark.parametrize("piece", [b"x" * 1000, b"x-a: b\r\n" * 100])
-def test_trailers_without_end_are_431(server: RealServer, piece: bytes) -> None:
-    with server.connect() as connection:
-        connection.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
-            b"2\r\n{}\r\n0\r\nx: y\r\n"
-        )
-        send_until_closed(connection, piece, 4 * MAX_HEAD_BYTES)
-        assert_refused(connection, 431, "headers_too_large")
-
-
-def test_a_long_body_is_no_header(server: RealServer) -> None:
-    body = json.dumps(chat_body(max_tokens=1, x="y" * 10 * MAX_HEAD_BYTES)).encode()
-    with server.http() as http:
-        for _ in range(2):
-            sent = http.post("/v1/chat/completions", content=iter([body[:70_000], body[70_000:]]), headers=JSON)
-            assert sent.status_code == 200
-            assert http.post("/v1/chat/completions", content=body, headers=JSON).status_code == 200
-
-
-JSON = {"content-type": "application/json"}
-
-
-def send_until_closed(connection: socket.socket, piece: bytes, most: int) -> None:
-    """Till the other side has had enough; it must before `most` bytes came, and what the kernel holds."""
-    try:
-        for _ in range(0, most, len(piece)):
-            connection.sendall(piece)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
-
-
-# -- connections -------------------------------------------------------------------------------------------------------
-
-
-def test_a_connection_too_many_is_503_and_supervisors_are_answered() -> None:
-    for server in started(SecurityConfig(max_connections=2)):
-        held = [server.connect() for _ in range(2)]
-        for connection in held:  # so that the server knows of it
-            connection.sendall(HEALTH)
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http:
-            refused = http.get("/v1/models")
-            assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
-            assert refused.json()["error"]["code"] == "service_unavailable"
-            assert "2 connections" in refused.json()["error"]["message"]
-            assert refused.headers["x-request-id"] and refused.headers["connection"] == "close"
-            assert http.get("/health").status_code == 200
-            for connection in held:
-                connection.close()
-            server.until(lambda: http.get("/v1/models").status_code == 200)
-
-
-# -- TLS ---------------------------------------------------------------------------------------------------------------
 
 
 class Authority:
