@@ -40,6 +40,8 @@ EVAL_LOCK := locks/eval-tools.txt
 EVAL_MODEL = $(WHEELS)/../eval-tools/Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf
 EVAL_WHEELS := $(VENV)/.eval-tools
 
+AUDIT := $(VENV)/.audit
+
 # The clients to test with: a lock file is an environment for Python, a folder one for Node, which comes as a wheel.
 CLIENTS := .clients
 CLIENTS_IN_PYTHON := $(patsubst locks/clients/%.txt,$(CLIENTS)/%/.in-python,$(wildcard locks/clients/*.txt))
@@ -58,7 +60,7 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clients fuzz soak eval-tools check fix build lock clean
+.PHONY: help install serve test test-clients fuzz soak eval-tools check audit fix build lock clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-19s%s\n", $$1, $$2 }'
@@ -105,6 +107,9 @@ check: $(DEV)  ## format, lint, types and contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+audit: $(AUDIT)  ## set up if needed, then ask for known vulnerabilities in what is locked; needs the network
+	@$(BIN)/python locks/audit.py locks/pip.txt locks/build.txt locks/dev.txt $(foreach b,macos cpu cuda12 cuda13,locks/$(b).txt)
+
 fix: $(DEV)  ## let ruff repair what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
@@ -139,6 +144,11 @@ $(INSTALLED): $(RUNTIME) pyproject.toml
 $(DEV): $(INSTALLED) locks/dev.txt
 	@echo "==> Installing the tools for tests and checks"
 	$(call install,locks/dev.txt)
+	@touch $@
+
+$(AUDIT): $(DEV) locks/audit.txt
+	@echo "==> Installing pip-audit"
+	$(call install,locks/audit.txt)
 	@touch $@
 
 $(MODEL_WHEEL): $(DEV) src/anllm/store/embedded.py

@@ -29,6 +29,7 @@ for backend in cpu cuda12 cuda13; do
 done
 lock build --group build -c locks/macos.txt "$@"
 lock dev --group dev -c locks/macos.txt -c locks/build.txt "$@"
+lock audit --group audit -c locks/macos.txt -c locks/dev.txt "$@"
 
 # Of which nothing is installed: test cases, and a model in 22 parts. At fixed versions, so that figures can be compared.
 {

@@ -43,15 +43,15 @@ def run_command(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedP
 class RunningServer:
     """`anllm serve` and what it says. Ended with the block, whatever happens in it."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        """folder: where its output goes."""
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+        """folder: where its output goes. variables: of its environment, besides this process's."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._stdout, self._stderr = folder / "stdout", folder / "stderr"
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
             self.process = subprocess.Popen(
                 [*COMMAND, "serve", *arguments, "--port", str(self.port)],
-                env=environment(),
+                env=environment() | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -83,10 +83,13 @@ class RunningServer:
             time.sleep(0.02)
 
     def engine_pid(self) -> int:
-        """Its one child."""
-        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        pairs = [tuple(map(int, line.split())) for line in listing.splitlines()]
-        (pid,) = [pid for pid, parent in pairs if parent == self.process.pid]
+        """The child that has the model."""
+        command = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows = [line.split(None, 2) for line in listing.splitlines()]
+        (pid,) = [
+            int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and "anllm.worker" in words
+        ]
         return pid
 
     def __enter__(self) -> Self:

@@ -116,7 +116,7 @@ def test_a_lock_satisfies_the_dependencies(lock):
     assert unmet(wanted, read_lock(lock), platform) == []
 
 
-@pytest.mark.parametrize("lock", ["build", "dev"])
+@pytest.mark.parametrize("lock", ["audit", "build", "dev"])
 def test_a_lock_satisfies_its_group(lock):
     wanted = [item for item in PYPROJECT["dependency-groups"][lock] if isinstance(item, str)]
     assert unmet(wanted, read_lock(lock), "linux") == []
