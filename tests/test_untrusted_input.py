@@ -108,8 +108,9 @@ except ModelError as error:
     print(error.message)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], check=True, timeout=60, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-c", code], check=False, timeout=60, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
+    # not its exit code: MLX's threads now and then abort the end of a process in which nothing was loaded
     assert "can't be loaded" in done.stdout and "custom module" in done.stdout
     assert not (folder_with_code.parent / "ran").exists()
 

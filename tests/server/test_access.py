@@ -42,13 +42,14 @@ async def post(server: Server, headers: dict[str, str], **fields: object) -> htt
         {"authorization": "Bearer other", "x-api-key": ANN},
     ],
 )
-async def test_C014_a_key_opens_by_either_header(guarded: Server, headers: dict[str, str]) -> None:
+async def test_C014_J_1_a_key_opens_by_either_header(guarded: Server, headers: dict[str, str]) -> None:
     assert (await post(guarded, headers)).status_code == 200
     assert guarded.client.requests[-1].client == "ann"
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"authorization": "Bearer "}, {"authorization": "Basic SzE="}, {"x-api-key": ""}]
+    "headers",
+    [{}, {"authorization": "Bearer "}, {"authorization": "Basic SzE="}, {"authorization": ANN}, {"x-api-key": ""}],
 )
 async def test_C014_no_key(guarded: Server, headers: dict[str, str]) -> None:
     response = await post(guarded, headers)
@@ -65,6 +66,11 @@ async def test_C014_a_wrong_key(guarded: Server, key: str, header: str) -> None:
     error = assert_error(response, 401, None, "invalid_api_key")
     assert key not in error["message"] and error["type"] == "invalid_request_error"
     assert response.headers["www-authenticate"] == "Bearer"
+
+
+async def test_J_1_two_authorization_headers_are_refused(guarded: Server) -> None:
+    headers = [("authorization", f"Bearer {ANN}"), ("authorization", f"Bearer {BOB}")]
+    assert_error(await guarded.http.get("/v1/models", headers=headers), 401, None, "invalid_api_key")
 
 
 async def test_a_key_of_foreign_bytes_is_wrong(guarded: Server) -> None:

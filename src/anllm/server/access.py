@@ -63,6 +63,8 @@ class ApiKeyMiddleware:
 
     def _client(self, headers: Headers) -> str:
         """Raises MissingApiKeyError, WrongApiKeyError."""
+        if len(headers.getlist("authorization")) > 1:  # a proxy may have looked at another one
+            raise WrongApiKeyError("Several Authorization headers were sent; send one.")
         given = [key for key in (_bearer(headers), headers.get("x-api-key", "").strip()) if key]
         if not given:
             raise MissingApiKeyError(
