@@ -77,7 +77,7 @@ async def preflight(server: Server, origin: str = PAGE, method: str = "POST") ->
     return await server.http.options(CHAT, headers=asked)
 
 
-async def test_an_allowed_origin_passes_the_preflight_without_a_key() -> None:
+async def test_J_2_an_allowed_origin_passes_the_preflight_without_a_key() -> None:
     server = allowing(PAGE, api_keys=("k" * 20,))
     answer = await preflight(server)
     assert answer.status_code == 200
@@ -109,7 +109,7 @@ async def test_an_allowed_page_reads_answers_and_their_ids(is_stream: bool) -> N
     assert "Origin" in response.headers["vary"]
 
 
-async def test_an_allowed_page_reads_errors_too() -> None:
+async def test_J_2_an_allowed_page_reads_errors_too() -> None:
     server = allowing(PAGE, api_keys=("k" * 20,))
     refused = await post(server, origin=PAGE)
     assert_error(refused, 401)
