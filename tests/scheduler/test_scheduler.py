@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anllm.core.request import FinishReason
-from anllm.core.step import StepPlan
+from anllm.core.step import StepPlan, step_sizes
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from anllm.scheduler.policy import MIN_PREFILL_TOKENS
 from anllm.testing.runner import letters, scripted
@@ -301,6 +301,18 @@ def test_slabs_that_a_failed_step_did_not_resize_are_resized_by_the_next() -> No
     stepper.run()
     for i in range(2, 6):
         stepper.check_answer(i)
+
+
+def test_beside_decode_rows_steps_are_of_few_lengths() -> None:
+    stepper = Stepper(model=nearby, step_s=lambda plan: 0.01 + 0.0001 * plan.num_tokens, max_num_batched_tokens=2000)
+    stepper.add(*(make_request(i, 10, max_tokens=400) for i in range(5)))
+    stepper.step()
+    stepper.add(make_request(5, 4000, max_tokens=8))
+    plans = stepper.run()
+    lengths = [plan.num_tokens for plan in plans if any(s.request_id == 5 and not s.is_decode for s in plan.scheduled)]
+    assert len(lengths) > 10
+    assert set(lengths[:-1]) <= set(step_sizes(1024))  # the last piece is what is left
+    stepper.check_answers()
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,16 @@ import mlx.core as mx
 
 from anllm.core.events import EngineInfo, LoadProgress
 from anllm.core.request import SamplingParams
-from anllm.core.step import InFlight, Masks, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
+from anllm.core.step import (
+    InFlight,
+    Masks,
+    ScheduledSequence,
+    SlabResize,
+    Slot,
+    StepPlan,
+    StepResult,
+    step_sizes,
+)
 from anllm.errors import ModelError
 from anllm.kvcache.pool import SMALLEST_CAPACITY
 from anllm.runner.backends import Backend
@@ -48,6 +57,9 @@ class ModelRunner:
         most = max(int((WORKING_SHARE * memory_bytes - base_bytes) / max(bytes_per_token, 1)), SHORTEST_CONTEXT)
         prefill_tokens = settings.scheduler.max_num_batched_tokens or min(backend.prefill_tokens, most)
         working_bytes = max(int(base_bytes + bytes_per_token * prefill_tokens), MIN_WORKING_BYTES)
+        # What was freed and is kept to be used again is working memory too. Without a limit it grows with each slab
+        # that is resized, past memory_fraction.
+        mx.set_cache_limit(working_bytes)
         limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
         budget = settings.cache.kv_memory_bytes or limit
         self.info = EngineInfo(
@@ -65,6 +77,9 @@ class ModelRunner:
             reuses_prefixes=settings.cache.prefix_cache and chosen.reuses_prefixes,
             grown_slab_bytes=backend.grown_slab_bytes,
         )
+
+        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
+            self._warm_up_ragged(settings.scheduler.decode_token_budget)
 
     @property
     def runs_ahead(self) -> bool:
@@ -157,8 +172,6 @@ class ModelRunner:
         half = replace(prompt, token_ids=prompt.token_ids[: num_tokens // 2])
         some, more = self._working_bytes(half), self._working_bytes(prompt)
         per_token = max(more - some, 0) / (num_tokens - num_tokens // 2)
-        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
-            self._warm_up_ragged()
         return more, SPARE * per_token
 
     def _working_bytes(self, prompt: ScheduledSequence) -> int:
@@ -167,8 +180,10 @@ class ModelRunner:
         self.run(StepPlan((prompt,)))
         return mx.get_peak_memory() - before
 
-    def _warm_up_ragged(self) -> None:
-        """The ragged kernels are compiled for one size class or several, and for near tokens or far ones."""
+    def _warm_up_ragged(self, most_tokens: int) -> None:
+        """The ragged kernels are compiled for one size class or several, and for near tokens or far ones. most_tokens:
+        of a step that decodes and has prompts; the libraries behind it make themselves ready for each number of them.
+        """
         near, far = Slot(SMALLEST_CAPACITY, 0), Slot(4 * SMALLEST_CAPACITY, 0)
         params = SamplingParams(temperature=0)
 
@@ -179,6 +194,9 @@ class ModelRunner:
         self.run(StepPlan((row(near, 1), row(far, 1)), resizes=(SlabResize(far.capacity, 1),)))
         self.run(StepPlan((row(far, last),)))
         self.run(StepPlan((row(near, 1), row(far, last))))
+        for size in step_sizes(min(most_tokens, far.capacity)):
+            piece = ScheduledSequence(far.capacity, far, 0, (0,) * (size - 1), False, 0, params)
+            self.run(StepPlan((row(near, 1), piece)))
         self.run(StepPlan((row(near, 1),), resizes=(SlabResize(far.capacity, 0),)))
 
 

@@ -14,11 +14,11 @@ from anllm.config import SchedulerConfig
 from anllm.core.events import Failed, Finished, PromptLogprobs, Started, StepEvents, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.core.sequence import Sequence, SequenceStatus
-from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult
+from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult, nearest_step_size
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, StepError
 from anllm.kvcache.cache import Awaited, CacheStats, KVCache, Room
 from anllm.kvcache.pool import KVPool
-from anllm.scheduler.policy import PrefillPace, share_prefill, token_cost
+from anllm.scheduler.policy import MIN_PREFILL_TOKENS, PrefillPace, share_prefill, token_cost
 from anllm.scheduler.waiting import WaitingQueue, order_of
 
 # Rows are taken this much longer than needed now, so that short answers never move to a larger row.
@@ -310,7 +310,9 @@ class Scheduler:
             return self._prefill_tokens
         most = max(self._config.decode_token_budget - num_decodes, 1)
         num_waiting = len(self._sequences) - num_decodes
-        return self._pace.budget(most, num_decodes=num_decodes, num_waiting=num_waiting, position=position)
+        budget = self._pace.budget(most, num_decodes=num_decodes, num_waiting=num_waiting, position=position)
+        usual = nearest_step_size(num_decodes + budget) - num_decodes
+        return usual if MIN_PREFILL_TOKENS <= usual <= most else budget
 
     def _admit(self, sequence: Sequence, copies: list[SlotCopy]) -> bool:
         """Give it a row. Not if there is no memory, or if it is better to wait for what another one computes."""
