@@ -11,14 +11,18 @@ from anllm.config import SchedulerConfig
 from anllm.core.events import (
     Abort,
     Add,
+    Admitted,
+    EngineFigures,
     EngineInfo,
     Failed,
     Finished,
     LoadFailed,
     LoadProgress,
+    MemoryUse,
     ResetPrefixCache,
     Started,
     StepEvents,
+    StepFigures,
     Tokens,
 )
 from anllm.core.request import FinishReason, Request, SamplingParams
@@ -46,6 +50,11 @@ FRAMES = [
         finished=(Finished(1, FinishReason.STOP), Finished(3, FinishReason.LENGTH)),
         failed=(Failed(4, "StepError", "It failed."),),
         started=(Started(1, 9), Started(2)),
+    ),
+    StepEvents(
+        figures=EngineFigures(
+            1, 2, 3, 2**40, 5, 6, 7, 8, 9, (Admitted(1, 0.5),), StepFigures(0.01, 1, 2, 3), MemoryUse(1, 2, 3)
+        )
     ),
     ResetPrefixCache(),
     Add(REQUEST),

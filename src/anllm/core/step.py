@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from anllm.core.events import EngineInfo, TokenLogprobs
+from anllm.core.events import EngineInfo, MemoryUse, TokenLogprobs
 from anllm.core.request import SamplingParams
 
 # Beside decode rows, prompts come in pieces that make one of few numbers of tokens of a step: below 128, below 256 and
@@ -159,6 +159,10 @@ class Runner(Protocol):
     def submit(self, plan: StepPlan) -> InFlight:
         """Begin a forward pass. On an exception, here or in result(), the K/V of the scheduled sequences is undefined,
         each resize may have been done or not, and all else is as before."""
+        ...
+
+    def memory(self) -> MemoryUse:
+        """What its arrays take now. Waits for nothing."""
         ...
 
     def release(self) -> None:

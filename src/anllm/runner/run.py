@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from anllm.core.events import EngineInfo, LoadProgress
+from anllm.core.events import EngineInfo, LoadProgress, MemoryUse
 from anllm.core.request import SamplingParams
 from anllm.core.step import (
     InFlight,
@@ -148,6 +148,9 @@ class ModelRunner:
         if computing.drawn is not None:
             self._last = SampledTokens(computing.drawn.tokens, plan)
         return computing
+
+    def memory(self) -> MemoryUse:
+        return MemoryUse(mx.get_active_memory(), mx.get_peak_memory(), mx.get_cache_memory())
 
     def release(self) -> None:
         mx.clear_cache()
