@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from anllm.errors import ConfigError
+from anllm.logs import LogFormat
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class Weights(StrEnum):
@@ -142,6 +145,24 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What is told about what happens, by both processes.
+
+    level: the least that is logged on stderr: "debug", "info", "warning" or "error".
+    format: see LogFormat.
+    traces: send a span for each request to where OpenTelemetry's environment variables say.
+    """
+
+    level: str = "info"
+    format: LogFormat = LogFormat.TEXT
+    traces: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level not in LOG_LEVELS:
+            raise ConfigError(f"log_level must be one of {', '.join(LOG_LEVELS)}, got {self.level!r}.")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings."""
 
@@ -149,6 +170,7 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    log: LogConfig = field(default_factory=LogConfig)
 
 
 def _at_least(minimum: int, name: str, value: int | None) -> None:

@@ -15,6 +15,8 @@ AnllmError                      something went wrong; carries the HTTP status an
 
 from __future__ import annotations
 
+import re
+
 
 class AnllmError(Exception):
     """Base of all. `message` is a whole sentence for a person; it never holds a path or a traceback of ours."""
@@ -97,6 +99,14 @@ class EngineDeadError(AnllmError):
 
 class StepError(AnllmError):
     """The forward pass that this request took part in raised."""
+
+
+def reason_of(error: Exception) -> str:
+    """The kind of error in one word, to count by: "queue_full" for a QueueFullError. What is no error of ours is
+    "internal"."""
+    if not isinstance(error, AnllmError) or type(error) is AnllmError:
+        return "internal"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
 
 
 _FROM_ENGINE: dict[str, type[AnllmError]] = {

@@ -27,6 +27,7 @@ from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient
 from anllm.engine.process import ProcessTransport
 from anllm.errors import AnllmError, ConfigError
+from anllm.metrics.recorder import Recorder
 from anllm.parsers.choose import OutputFormat
 from anllm.runner.build import RunnerSettings
 from anllm.server.app import create_app
@@ -102,8 +103,12 @@ class _Server:
         self._worker = worker
         self._settings: RunnerSettings | None = None
         transport = ProcessTransport(self._engine_command)
-        self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
-        self._service = Service(self._client, config.model.served_model_name or source.name, int(time.time()))
+        recorder = Recorder()
+        self._client = EngineClient(
+            transport, config.scheduler, on_progress=console.loading, on_frame=recorder.on_frame
+        )
+        model_id = config.model.served_model_name or source.name
+        self._service = Service(self._client, model_id, int(time.time()), recorder)
         self._web = _web_server(create_app(self._service, config.server), config.server)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,8 +170,8 @@ class _Server:
 
     def _engine_command(self) -> list[str]:
         assert self._settings is not None
-        log_level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        return [sys.executable, "-m", self._worker, encode_settings(self._settings), log_level]
+        log = self._config.log
+        return [sys.executable, "-m", self._worker, encode_settings(self._settings), log.level, log.format.value]
 
     def _fail(self, error: AnllmError) -> None:
         self._failure = error

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anllm.config import (
+    LOG_LEVELS,
     CacheConfig,
     Config,
     Execution,
     GenerationConfig,
+    LogConfig,
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
     Weights,
 )
 from anllm.errors import AnllmError
+from anllm.logs import LogFormat, configure
 
 if TYPE_CHECKING:
     _IntegerType = click.ParamType[int, object]
@@ -130,15 +134,19 @@ class Size(_IntegerType):
 )
 @click.option(
     "--log-level",
-    default="info",
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    default=DEFAULT.log.level,
+    type=click.Choice(LOG_LEVELS),
     help="What to log on stderr.",
 )
-def serve(model: str | None, log_level: str, **options: Any) -> None:
+@click.option(
+    "--log-format",
+    default=DEFAULT.log.format.value,
+    type=click.Choice([f.value for f in LogFormat]),
+    help="Form of log lines: text, or a JSON object a line.",
+)
+def serve(model: str | None, **options: Any) -> None:
     """Serve MODEL: a hub id, a local folder, or a .gguf file. Without MODEL, the embedded default model."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    configure(options["log_level"], LogFormat(options["log_format"]), "api")
     from anllm.cli.console import TerminalConsole
     from anllm.launch import serve as run_server
 
@@ -150,6 +158,13 @@ def serve(model: str | None, log_level: str, **options: Any) -> None:
         click.echo(f"Error: {error.message}", err=True)
         sys.exit(1)
     sys.exit(code)
+
+
+def traces_are_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether OpenTelemetry's own variables name a place for traces."""
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    is_off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return not is_off and any(environment.get(name) for name in names)
 
 
 def build_config(model: str | None, options: dict[str, Any]) -> Config:
@@ -187,5 +202,8 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             max_stop_strings=options["max_stop_strings"],
             keep_alive_s=options["keep_alive"],
             drain_timeout_s=options["drain_timeout"],
+        ),
+        log=LogConfig(
+            level=options["log_level"], format=LogFormat(options["log_format"]), traces=traces_are_wanted(os.environ)
         ),
     )

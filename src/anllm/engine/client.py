@@ -30,7 +30,7 @@ from anllm.core.events import (
     Tokens,
 )
 from anllm.core.request import Request
-from anllm.engine.transport import Frame, Transport
+from anllm.engine.transport import Frame, OnFrame, Transport
 from anllm.errors import EngineDeadError, InvalidRequestError, ModelError, NotReadyError, QueueFullError
 
 logger = logging.getLogger(__name__)
@@ -57,19 +57,24 @@ class EngineClient:
         config: SchedulerConfig,
         *,
         on_progress: Callable[[LoadProgress], None] = lambda progress: None,
+        on_frame: OnFrame = lambda frame: None,
         restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
         healthy_after_s: float = HEALTHY_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """on_frame: gets to see all that the engine sends, before it is acted on."""
         self.state = EngineState.LOADING
         self.info: EngineInfo | None = None
         self.num_restarts = 0
+        self.load_s: float | None = None  # how long the engine that runs, or ran last, took to be ready
         self._transport = transport
         self._max_num_open = config.max_num_open
         self._on_progress = on_progress
+        self._see_frame = on_frame
         self._restart_delays_s = restart_delays_s
         self._healthy_after_s = healthy_after_s
         self._clock = clock
+        self._started_s = 0.0
         self._ready_since_s = 0.0
         self._open: dict[int, OnEvent] = {}
         self._ids = itertools.count()
@@ -174,6 +179,7 @@ class EngineClient:
 
     async def _run_engine(self) -> str:
         """One engine from start to end; why it ended."""
+        self._started_s = self._clock()
         try:
             return await self._transport.run(self._on_frame)
         except Exception as error:  # whatever it was, the engine is gone, and whoever waits for it must be told
@@ -195,6 +201,10 @@ class EngineClient:
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Frame) -> None:
+        try:
+            self._see_frame(frame)
+        except Exception:  # who only looks on must not keep anybody from an answer
+            logger.exception("a frame could not be looked at")
         if isinstance(frame, StepEvents):
             self._on_events(frame)
         elif isinstance(frame, LoadProgress):
@@ -205,6 +215,7 @@ class EngineClient:
             self.info = frame
             self.state = EngineState.READY
             self._ready_since_s = self._clock()
+            self.load_s = self._ready_since_s - self._started_s
             self._settled.set()
 
     def _tell_progress(self, progress: LoadProgress) -> None:

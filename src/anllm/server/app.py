@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 import anllm
 from anllm.config import ServerConfig
-from anllm.errors import AnllmError, InvalidRequestError
+from anllm.errors import AnllmError, InvalidRequestError, reason_of
+from anllm.logs import Fields
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.chat.routes import chat_router
 from anllm.server.completions.protocol import CompletionRequest
@@ -22,6 +23,7 @@ from anllm.server.errors import MethodNotAllowedError, UnknownUrlError, error_re
 from anllm.server.health import health_router
 from anllm.server.middleware import LoopbackHostMiddleware, RequestContextMiddleware, is_loopback
 from anllm.server.models.routes import models_router
+from anllm.server.observability import observability_router
 from anllm.server.prefix_cache import prefix_cache_router
 from anllm.server.service import Service
 from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
@@ -50,27 +52,30 @@ def create_app(service: Service, config: ServerConfig) -> FastAPI:
     app.include_router(completions_router(service, config))
     app.include_router(tokenization_router(service, config))
     app.include_router(prefix_cache_router(service))
+    app.include_router(observability_router(service))
     app.add_exception_handler(AnllmError, _on_anllm_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     if is_loopback(config.host):
         app.add_middleware(LoopbackHostMiddleware)
-    app.add_middleware(RequestContextMiddleware)  # added last, so outermost
+    app.add_middleware(RequestContextMiddleware, recorder=service.recorder)  # added last, so outermost
     return app
 
 
 async def _on_anllm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AnllmError)
     context = get_context(request.scope)
+    context.refusal = reason_of(error)
     # without the message, which may quote the request
     logger.info(
-        "request_id=%s path=%r status=%d error=%s param=%s code=%s duration_ms=%.0f",
-        context.request_id,
-        request.scope["path"][:100],
-        error.status,
-        type(error).__name__,
-        error.param,
-        error.code,
-        context.elapsed_ms,
+        Fields(
+            request_id=context.request_id,
+            path=request.scope["path"][:100],
+            status=error.status,
+            error=type(error).__name__,
+            param=error.param,
+            code=error.code,
+            duration_ms=round(context.elapsed_ms),
+        )
     )
     return error_response(error, context.request_id)
 

@@ -13,10 +13,12 @@ from starlette.types import Send
 _KEY = "anllm"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestContext:
     """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival.
 
+    is_taken: the engine has it; before that, an answer that is an error is a refusal. refusal: its reason in one word,
+        by whoever answers with an error.
     send: past everything between the HTTP server and the routes, where nothing looks at a response that has begun. For
         streams, which send thousands of times.
     """
@@ -24,6 +26,8 @@ class RequestContext:
     request_id: str
     send: Send
     started_s: float = field(default_factory=time.monotonic)
+    is_taken: bool = False
+    refusal: str = ""
 
     @property
     def elapsed_ms(self) -> float:

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from anllm.core.events import Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.client import EngineClient, Event
-from anllm.errors import from_engine
+from anllm.errors import from_engine, reason_of
+from anllm.metrics.recorder import Recorder
+from anllm.metrics.records import ABORT, ERROR, RequestRecord
 from anllm.parsers.pieces import Piece
 from anllm.parsers.stream import OutputParser, joined
 from anllm.server.parsed_output import ParsedOutput
@@ -111,13 +113,14 @@ class Generation:
     happened.
     """
 
-    def __init__(self, client: EngineClient, tokenizer: Tokenizer, prompts: Prompts) -> None:
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, prompts: Prompts, recorder: Recorder) -> None:
         sampling = prompts.sampling
         own_ends = frozenset[int]() if sampling.ignore_eos else tokenizer.eos_token_ids
         end_token_ids = own_ends | frozenset(sampling.stop_token_ids)
         self._loop = asyncio.get_running_loop()  # asking for it is a system call
         self.tokenizer = tokenizer
         self._client = client
+        self._recorder = recorder
         self._prompts = prompts
         self._choices = [
             _Choice(_output(tokenizer, prompts, end_token_ids)) for _ in range(len(prompts.token_ids) * sampling.n)
@@ -127,7 +130,6 @@ class Generation:
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None  # done when it is to look
         self._ended = asyncio.Event()
-        self.first_token_s: float | None = None  # time.monotonic()
 
     @property
     def num_choices(self) -> int:
@@ -159,19 +161,28 @@ class Generation:
         reasons = dict.fromkeys(choice.finish_reason or "abort" for choice in self._choices)
         return ",".join(reasons)
 
-    def submit(self) -> None:
-        """Hand all sequences to the engine, or none. Raises QueueFullError or NotReadyError."""
-        requests = self._requests()
+    @property
+    def sampling(self) -> SamplingParams:
+        """Of all answers."""
+        return self._prompts.sampling
+
+    def submit(self, record: RequestRecord) -> None:
+        """Hand all sequences to the engine, or none. Raises QueueFullError or NotReadyError. record: of the HTTP
+        request; gets the sequences."""
+        requests = self._requests(record.id)
+        is_empty, record.num_answers = self._prompts.is_empty, self._prompts.sampling.n
         self._open = {request.request_id: index for index, request in enumerate(requests)}
         scores_prompts = self._prompts.sampling.prompt_logprobs is not None
         if scores_prompts:
             for index in range(len(self._choices)):
                 self._look_at_prompt(index)  # of a single token there is nothing to tell
-        if self._prompts.is_empty and not scores_prompts:
+        if is_empty and not scores_prompts:
+            self._recorder.opened(record, requests, is_empty=True)
             for request_id in list(self._open):
                 self._end(request_id, FinishReason.LENGTH)
         else:
             self._client.submit(requests, self._on_event)
+            self._recorder.opened(record, requests, is_empty=is_empty)
 
     @property
     def has_news(self) -> bool:
@@ -240,11 +251,17 @@ class Generation:
 
     def abort(self) -> None:
         """Stop what still runs. May be called again, and after the end."""
+        self._give_up(ABORT)
+
+    def _give_up(self, reason: str, error: str = "") -> None:
+        """End what still runs, for this reason (metrics/records.py)."""
         if self._open:
+            for request_id in self._open:
+                self._recorder.ended(request_id, reason, error)
             self._client.abort(list(self._open))
             self._open.clear()
 
-    def _requests(self) -> list[Request]:
+    def _requests(self, log_id: str) -> list[Request]:
         sampling = self._prompts.sampling
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         now_s = time.monotonic()
@@ -254,6 +271,7 @@ class Generation:
                 prompt_token_ids=self._prompts.token_ids[index // sampling.n],
                 params=sampling.for_choice(index, seed),
                 arrival_time_s=now_s,
+                log_id=log_id,
             )
             for index in range(len(self._choices))
         ]
@@ -276,8 +294,6 @@ class Generation:
         elif isinstance(event, Tokens):
             if self._prompts.is_empty:
                 return  # drawn since the engine draws at least one
-            if self.first_token_s is None:
-                self.first_token_s = time.monotonic()
             num_before = choice.output.num_tokens
             self._add_text(index, choice, choice.output.add(event.token_ids, event.logprobs))
             if self._prompts.returns_token_ids:  # none behind a stop string
@@ -317,6 +333,7 @@ class Generation:
 
     def _end(self, request_id: int, reason: FinishReason) -> None:
         index = self._open.pop(request_id)
+        self._recorder.ended(request_id, reason)
         self._choices[index].finish_reason = reason
         self._touched[index] = None
         self.wake()
@@ -325,7 +342,7 @@ class Generation:
 
     def _fail(self, error: Exception) -> None:
         self._error = error
-        self.abort()
+        self._give_up(ERROR, reason_of(error))
         self.wake()
         self._ended.set()
 

@@ -6,10 +6,14 @@ What concerns bodies stands in body.py, since only a route that reads one needs 
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from anllm.errors import reason_of
+from anllm.logs import Fields
+from anllm.metrics.recorder import Recorder
 from anllm.server.context import RequestContext, get_context, new_request_id, put_context
 from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error
 
@@ -20,10 +24,12 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class RequestContextMiddleware:
-    """Outermost: gives the request its id, reports the time until the answer began, and answers for bugs of ours."""
+    """Outermost: gives the request its id, reports the time until the answer began, answers for bugs of ours, and has
+    refusals counted."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, recorder: Recorder) -> None:
         self._app = app
+        self._recorder = recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,6 +43,7 @@ class RequestContextMiddleware:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
+                self._count_refusal(scope, context, message["status"])
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = context.request_id
                 headers["openai-processing-ms"] = str(int(context.elapsed_ms))
@@ -46,12 +53,17 @@ class RequestContextMiddleware:
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnectedError:
-            logger.debug("request_id=%s status=499", context.request_id)
+            logger.debug(Fields(request_id=context.request_id, status=499))
         except Exception:
-            logger.exception("request_id=%s status=500", context.request_id)
+            logger.exception(Fields(request_id=context.request_id, status=500))
             if has_started:
                 raise
             await error_response(internal_error(), context.request_id)(scope, receive, send_with_headers)
+
+    def _count_refusal(self, scope: Scope, context: RequestContext, status: int) -> None:
+        """Of what can be answered with a generation or another piece of work, which is always posted."""
+        if status >= 400 and scope["method"] == "POST" and not context.is_taken:
+            self._recorder.refused(context.refusal or HTTPStatus(status).name.lower())
 
 
 class LoopbackHostMiddleware:
@@ -73,7 +85,9 @@ class LoopbackHostMiddleware:
             f"The host {host[:100]!r} is not served: this server is bound to the loopback interface, so Host must be "
             "localhost, 127.0.0.1 or [::1]."
         )
-        await error_response(error, get_context(scope).request_id)(scope, receive, send)
+        context = get_context(scope)
+        context.refusal = reason_of(error)
+        await error_response(error, context.request_id)(scope, receive, send)
 
 
 def is_loopback(host: str) -> bool:

@@ -8,6 +8,9 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from anllm.logs import Fields
+from anllm.metrics.recorder import Recorder
+from anllm.metrics.records import RequestRecord
 from anllm.server.context import RequestContext, get_context
 from anllm.server.disconnect import while_connected
 from anllm.server.generation import Answer, Generation
@@ -28,19 +31,29 @@ class AnswerShape(Protocol):
 
 
 async def respond(
-    request: Request, generation: Generation, shape: AnswerShape, *, model: str, is_stream: bool, keep_alive_s: float
+    request: Request,
+    generation: Generation,
+    shape: AnswerShape,
+    *,
+    model: str,
+    is_stream: bool,
+    keep_alive_s: float,
+    recorder: Recorder,
 ) -> Response:
     """Submit and answer. What goes wrong before the first byte is raised; a client that leaves aborts the generation.
 
     Raises AnllmError, ClientDisconnectedError.
     """
     context = get_context(request.scope)
+    record = RequestRecord(context.request_id, context.started_s)
 
     def close() -> None:
         generation.abort()
-        _log_finished(context, generation, model, is_stream)
+        recorder.closed(record)
+        _log_finished(context, generation, record, model, is_stream)
 
-    generation.submit()
+    generation.submit(record)
+    context.is_taken = True
     if is_stream:
         return EventStreamResponse(
             generation, shape.chunks(), keep_alive_s=keep_alive_s, request_id=context.request_id, on_close=close
@@ -52,20 +65,26 @@ async def respond(
         close()
 
 
-def _log_finished(context: RequestContext, generation: Generation, model: str, is_stream: bool) -> None:
-    first_s = generation.first_token_s
-    ttft_ms = "" if first_s is None else f"{(first_s - context.started_s) * 1000:.0f}"
+def _log_finished(
+    context: RequestContext, generation: Generation, record: RequestRecord, model: str, is_stream: bool
+) -> None:
     usage = generation.usage
     logger.info(
-        "request_id=%s model=%s stream=%s prompt_tokens=%d cached_tokens=%d completion_tokens=%d ttft_ms=%s "
-        "duration_ms=%.0f finish_reason=%s",
-        context.request_id,
-        model,
-        is_stream,
-        usage.prompt_tokens,
-        usage.cached_tokens,
-        usage.completion_tokens,
-        ttft_ms,
-        context.elapsed_ms,
-        generation.outcome,
+        Fields(
+            request_id=context.request_id,
+            model=model,
+            stream=is_stream,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            queue_ms=_ms(record.queue_s),
+            ttft_ms=_ms(record.ttft_s),
+            itl_ms=_ms(record.mean_itl_s),
+            duration_ms=round(context.elapsed_ms, 1),
+            finish_reason=generation.outcome,
+        )
     )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

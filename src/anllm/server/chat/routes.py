@@ -39,7 +39,7 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
 
         chat = await convert_body(await read_body(request, config), plan)
         prompts = await bind(chat.prompts, chat.structure, service.grammars)
-        generation = Generation(service.client, model.tokenizer, prompts)
+        generation = Generation(service.client, model.tokenizer, prompts, service.recorder)
         return await respond(
             request,
             generation,
@@ -47,6 +47,7 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             model=model.id,
             is_stream=bool(chat.request.stream),
             keep_alive_s=config.keep_alive_s,
+            recorder=service.recorder,
         )
 
     return router
