@@ -29,8 +29,11 @@ async def test_running_waiting_and_memory_are_what_they_are_and_return_to_zero()
     gate = Gate(shuts_after=15)
     runner = make_runner(nearby, gate, kv_budget_tokens=BUDGET)
     async with in_process(runner, SchedulerConfig(max_num_seqs=2)) as server:
+        gate.shut()
         asking = [asyncio.create_task(server.comp(prompt=f"{i} " * 50, max_tokens=20)) for i in range(5)]
-        await eventually(lambda: gate.arrived == 16 and server.client.num_open == 5)
+        await eventually(lambda: gate.arrived == 1 and server.client.num_open == 5)
+        gate.open()
+        await eventually(lambda: gate.arrived == 16)
         await eventually(lambda: server.recorder.num_running == 2)
         found = await page(server)
         assert found("vllm:num_requests_running") == 2
