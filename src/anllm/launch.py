@@ -27,6 +27,7 @@ from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient
 from anllm.engine.process import ProcessTransport
 from anllm.errors import AnllmError, ConfigError
+from anllm.metrics.calls import Tracer
 from anllm.metrics.recorder import Recorder
 from anllm.parsers.choose import OutputFormat
 from anllm.runner.build import RunnerSettings
@@ -109,6 +110,7 @@ class _Server:
         )
         model_id = config.model.served_model_name or source.name
         self._service = Service(self._client, model_id, int(time.time()), recorder)
+        self._service.tracer = make_tracer() if config.log.traces else None
         self._web = _web_server(create_app(self._service, config.server), config.server)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,6 +126,8 @@ class _Server:
         await self._client.close()
         if self._grammars is not None:
             self._grammars.close()
+        if self._service.tracer is not None:
+            self._service.tracer.close()
         if self._failure is not None:
             raise self._failure
         return 0
@@ -206,6 +210,21 @@ class _Server:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def make_tracer() -> Tracer | None:
+    """By OpenTelemetry's own variables. None, and a warning, where its packages are not installed: the variables are
+    often set for a whole machine."""
+    try:
+        from anllm.metrics.traces import OpenTelemetryTracer
+    except ImportError as error:
+        logger.warning(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces need packages that are not installed (%s). No traces are "
+            "sent. Install them with: pip install 'anllm[otel]'",
+            error,
+        )
+        return None
+    return OpenTelemetryTracer.from_environment()
 
 
 def output_format(

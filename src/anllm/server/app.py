@@ -57,7 +57,7 @@ def create_app(service: Service, config: ServerConfig) -> FastAPI:
     app.add_exception_handler(HTTPException, _on_http_exception)
     if is_loopback(config.host):
         app.add_middleware(LoopbackHostMiddleware)
-    app.add_middleware(RequestContextMiddleware, recorder=service.recorder)  # added last, so outermost
+    app.add_middleware(RequestContextMiddleware, service=service)  # added last, so outermost
     return app
 
 

@@ -166,6 +166,11 @@ class Generation:
         """Of all answers."""
         return self._prompts.sampling
 
+    @property
+    def error_reason(self) -> str | None:
+        """Why it failed, in one word; None if it did not."""
+        return None if self._error is None else reason_of(self._error)
+
     def submit(self, record: RequestRecord) -> None:
         """Hand all sequences to the engine, or none. Raises QueueFullError or NotReadyError. record: of the HTTP
         request; gets the sequences."""

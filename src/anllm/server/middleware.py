@@ -13,13 +13,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anllm.errors import reason_of
 from anllm.logs import Fields
-from anllm.metrics.recorder import Recorder
 from anllm.server.context import RequestContext, get_context, new_request_id, put_context
 from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error
+from anllm.server.service import Service
 
 logger = logging.getLogger(__name__)
 
 _MAX_CLIENT_ID_CHARS = 128
+_OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}  # for traces
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -27,9 +28,9 @@ class RequestContextMiddleware:
     """Outermost: gives the request its id, reports the time until the answer began, answers for bugs of ours, and has
     refusals counted."""
 
-    def __init__(self, app: ASGIApp, recorder: Recorder) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
-        self._recorder = recorder
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +64,12 @@ class RequestContextMiddleware:
     def _count_refusal(self, scope: Scope, context: RequestContext, status: int) -> None:
         """Of what can be answered with a generation or another piece of work, which is always posted."""
         if status >= 400 and scope["method"] == "POST" and not context.is_taken:
-            self._recorder.refused(context.refusal or HTTPStatus(status).name.lower())
+            reason = context.refusal or HTTPStatus(status).name.lower()
+            self._service.recorder.refused(reason)
+            operation = _OPERATIONS.get(scope["path"])
+            if self._service.tracer is not None and operation is not None:
+                headers = Headers(scope=scope)
+                self._service.tracer.refused(operation, headers, context.started_s, context.request_id, status, reason)
 
 
 class LoopbackHostMiddleware:

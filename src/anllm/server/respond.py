@@ -9,11 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anllm.logs import Fields
-from anllm.metrics.recorder import Recorder
+from anllm.metrics.calls import FinishedCall
 from anllm.metrics.records import RequestRecord
 from anllm.server.context import RequestContext, get_context
 from anllm.server.disconnect import while_connected
 from anllm.server.generation import Answer, Generation
+from anllm.server.service import Service
 from anllm.server.sse import Chunks
 from anllm.server.stream import EventStreamResponse
 
@@ -22,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 class AnswerShape(Protocol):
     """How an endpoint writes answers down."""
+
+    @property
+    def id(self) -> str:
+        """Of the answer."""
+        ...
 
     def whole(self, answers: list[Answer]) -> bytes:
         """The JSON body."""
@@ -38,19 +44,23 @@ async def respond(
     model: str,
     is_stream: bool,
     keep_alive_s: float,
-    recorder: Recorder,
+    operation: str,
+    service: Service,
 ) -> Response:
     """Submit and answer. What goes wrong before the first byte is raised; a client that leaves aborts the generation.
 
-    Raises AnllmError, ClientDisconnectedError.
+    operation: for traces, as OpenTelemetry calls it. Raises AnllmError, ClientDisconnectedError.
     """
     context = get_context(request.scope)
     record = RequestRecord(context.request_id, context.started_s)
 
     def close() -> None:
         generation.abort()
-        recorder.closed(record)
+        service.recorder.closed(record)
         _log_finished(context, generation, record, model, is_stream)
+        if service.tracer is not None:
+            call = _finished_call(generation, record, model, operation, shape.id, is_stream=is_stream)
+            service.tracer.finished(call, request.headers)
 
     generation.submit(record)
     context.is_taken = True
@@ -83,6 +93,26 @@ def _log_finished(
             duration_ms=round(context.elapsed_ms, 1),
             finish_reason=generation.outcome,
         )
+    )
+
+
+def _finished_call(
+    generation: Generation, record: RequestRecord, model: str, operation: str, response_id: str, *, is_stream: bool
+) -> FinishedCall:
+    usage = generation.usage
+    return FinishedCall(
+        operation=operation,
+        model=model,
+        response_id=response_id,
+        is_stream=is_stream,
+        sampling=generation.sampling,
+        record=record,
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        finish_reasons=tuple(str(sequence.finish_reason) for sequence in record.sequences),
+        error=generation.error_reason,
     )
 
 

@@ -47,7 +47,8 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             model=model.id,
             is_stream=bool(chat.request.stream),
             keep_alive_s=config.keep_alive_s,
-            recorder=service.recorder,
+            operation="chat",
+            service=service,
         )
 
     return router

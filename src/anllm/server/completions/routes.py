@@ -47,7 +47,8 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
             model=model.id,
             is_stream=bool(completion.request.stream),
             keep_alive_s=config.keep_alive_s,
-            recorder=service.recorder,
+            operation="text_completion",
+            service=service,
         )
 
     return router
