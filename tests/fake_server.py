@@ -93,7 +93,7 @@ async def in_process(
     """settings: of the EngineClient."""
     runner = runner or make_runner()
     recorder = Recorder()
-    async with running_client(runner, config, on_frame=recorder.on_frame, **settings) as client:
+    async with running_client(runner, config, watcher=recorder, **settings) as client:
         with closing(make_grammars()) as grammars:
             server = InProcess(client, runner, grammars, recorder)
             async with server.http:
@@ -145,7 +145,7 @@ class RealServer:
             await self._serve_until_told()
 
     async def _serve_until_told(self) -> None:
-        async with running_client(self.runner, self._config, on_frame=self.recorder.on_frame) as self.client:
+        async with running_client(self.runner, self._config, watcher=self.recorder) as self.client:
             self._web = uvicorn.Server(
                 uvicorn.Config(
                     self.make_app(),

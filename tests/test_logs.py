@@ -17,7 +17,7 @@ def record(message: object, *args: object, **more: object) -> logging.LogRecord:
 
 def test_fields_are_key_and_value_in_text() -> None:
     fields = Fields("gone", request_id="req_1", ttft_ms=3.5, path="/v1/x y", error=None, stream=True, given='a"b')
-    assert str(fields) == 'request_id=req_1 ttft_ms=3.5 path="/v1/x y" error= stream=True given="a\\"b" gone'
+    assert str(fields) == 'gone request_id=req_1 ttft_ms=3.5 path="/v1/x y" error= stream=True given="a\\"b"'
     assert str(Fields(status=499)) == "status=499"
     assert str(Fields(path="a\nb=1")) == 'path="a\\nb=1"', "nobody forges a line"
 

@@ -105,9 +105,7 @@ class _Server:
         self._settings: RunnerSettings | None = None
         transport = ProcessTransport(self._engine_command)
         recorder = Recorder()
-        self._client = EngineClient(
-            transport, config.scheduler, on_progress=console.loading, on_frame=recorder.on_frame
-        )
+        self._client = EngineClient(transport, config.scheduler, on_progress=console.loading, watcher=recorder)
         model_id = config.model.served_model_name or source.name
         self._service = Service(self._client, model_id, int(time.time()), recorder)
         self._service.tracer = make_tracer() if config.log.traces else None

@@ -21,7 +21,7 @@ class LogFormat(StrEnum):
 
 
 class Fields:
-    """For a logger in place of a format string: `logger.info(Fields("too late", request_id=..., status=503))`."""
+    """For a logger in place of a format string: `logger.info(Fields("request refused", status=503))`."""
 
     __slots__ = ("text", "values")
 
@@ -31,7 +31,7 @@ class Fields:
 
     def __str__(self) -> str:
         written = [f"{name}={_written(value)}" for name, value in self.values.items()]
-        return " ".join([*written, self.text] if self.text else written)
+        return " ".join([self.text, *written] if self.text else written)
 
 
 class JsonFormatter(logging.Formatter):
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
             "message": message.text if isinstance(message, Fields) else record.getMessage(),
         }
         if isinstance(message, Fields):
-            line = {**message.values, **line}
+            line |= {name: value for name, value in message.values.items() if name not in line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

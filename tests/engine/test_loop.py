@@ -263,4 +263,4 @@ def test_the_log_names_the_requests_of_a_failed_step(caplog: pytest.LogCaptureFi
     engine = Engine(fails_on(0))
     engine.loop.take([Add(replace(make_request(i), log_id="req_abc")) for i in (0, 1)])
     engine.run()
-    assert "request_id=req_abc num_sequences=2 step failed" in caplog.text
+    assert "step failed request_id=req_abc num_sequences=2" in caplog.text

@@ -194,7 +194,7 @@ def test_open_requests_are_running_or_waiting_and_never_more(story: Story) -> No
     assert recorder.num_open_requests == 2
 
 
-def test_a_new_engine_begins_with_nothing_and_counters_go_on(story: Story) -> None:
+def test_when_the_engine_is_gone_nothing_stands_and_counters_go_on(story: Story) -> None:
     story.open(0)
     step = StepFigures(0.02, 3, 1, 100)
     counts = {"num_preemptions": 1, "num_evicted_rows": 2, "num_queried_tokens": 30, "num_hit_tokens": 20}
@@ -204,8 +204,9 @@ def test_a_new_engine_begins_with_nothing_and_counters_go_on(story: Story) -> No
     assert (recorder.kv_used_bytes, recorder.kv_kept_bytes, recorder.memory) == (500, 50, memory)
     story.figures(1, 0, kv_used_bytes=600, kv_kept_bytes=40)
     assert (recorder.kv_used_bytes, recorder.memory) == (600, memory), "memory is told now and then"
-    recorder.on_frame(INFO)
+    recorder.on_engine_end()
     assert (recorder.num_running, recorder.kv_used_bytes, recorder.kv_kept_bytes, recorder.memory) == (0, 0, 0, None)
+    recorder.on_frame(INFO)
     story.figures(1, 0, **counts, step=step)
     assert [getattr(recorder, name) for name in counts] == [2, 4, 60, 40]
     assert seen(recorder.step_s) == (2, 0.04)

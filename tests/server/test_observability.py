@@ -181,10 +181,10 @@ async def test_what_the_engine_found_out_and_tells(server: Server) -> None:
     figures = EngineFigures(0, 0, 0, kv_used_bytes=250, kv_kept_bytes=500, memory=MemoryUse(10, 30, 20))
     server.client.on_frame(StepEvents(figures=figures))
     found = await page(server)
-    assert found("vllm:kv_cache_usage_perc") == 0.25
+    assert found("vllm:kv_cache_usage_perc") == 0.0, "nobody is there who could use it"
     assert found("vllm:cache_config_info", block_size="256", num_gpu_blocks="3", enable_prefix_caching="True") == 1
     assert found("anllm:kv_budget_bytes") == 1000
-    assert (found("anllm:kv_used_bytes"), found("anllm:kv_kept_bytes")) == (250, 500)
+    assert (found("anllm:kv_used_bytes"), found("anllm:kv_kept_bytes")) == (0, 500)
     assert found("anllm:engine_restarts_total") == 2
     assert found("anllm:load_time_seconds") == 1.5
     assert found("anllm:info", backend="fake", execution="flattened", weights="bfloat16") == 1
@@ -203,13 +203,27 @@ async def test_what_the_engine_found_out_and_tells(server: Server) -> None:
     }
     assert told["memory"] == {
         "kv_budget_bytes": 1000,
-        "kv_used_bytes": 250,
+        "kv_used_bytes": 0,
         "kv_kept_bytes": 500,
-        "kv_usage": 0.25,
+        "kv_usage": 0.0,
         "active_bytes": 10,
         "peak_bytes": 30,
         "cached_bytes": 20,
     }
+
+
+async def test_memory_that_requests_hold(server: Server) -> None:
+    server.client.info, server.client.is_manual = INFO, True  # type: ignore[assignment]
+    call = server.open("/v1/chat/completions", chat_body())
+    await call.until(lambda: server.client.num_open)
+    server.client.on_frame(StepEvents(figures=EngineFigures(1, 0, 0, kv_used_bytes=250, kv_kept_bytes=0)))
+    found = await page(server)
+    assert (found("vllm:kv_cache_usage_perc"), found("anllm:kv_used_bytes")) == (0.25, 250)
+    memory = (await status(server))["memory"]
+    assert isinstance(memory, dict) and (memory["kv_used_bytes"], memory["kv_usage"]) == (250, 0.25)
+    call.leave()
+    await call.end()
+    assert (await page(server))("vllm:kv_cache_usage_perc") == 0
 
 
 async def test_two_apps_count_apart() -> None:

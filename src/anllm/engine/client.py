@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from typing import Protocol
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import (
@@ -30,7 +31,7 @@ from anllm.core.events import (
     Tokens,
 )
 from anllm.core.request import Request
-from anllm.engine.transport import Frame, OnFrame, Transport
+from anllm.engine.transport import Frame, Transport
 from anllm.errors import EngineDeadError, InvalidRequestError, ModelError, NotReadyError, QueueFullError
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,18 @@ class EngineState(StrEnum):
     CLOSED = "closed"
 
 
+class Watcher(Protocol):
+    """Who looks on."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """The engine sent this."""
+        ...
+
+    def on_engine_end(self) -> None:
+        """It is gone; another one may come."""
+        ...
+
+
 class EngineClient:
     """Modified by submit, abort and what the engine sends; all in one event loop."""
 
@@ -57,12 +70,12 @@ class EngineClient:
         config: SchedulerConfig,
         *,
         on_progress: Callable[[LoadProgress], None] = lambda progress: None,
-        on_frame: OnFrame = lambda frame: None,
+        watcher: Watcher | None = None,
         restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
         healthy_after_s: float = HEALTHY_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """on_frame: gets to see all that the engine sends, before it is acted on."""
+        """watcher: gets to see all that the engine sends, before it is acted on."""
         self.state = EngineState.LOADING
         self.info: EngineInfo | None = None
         self.num_restarts = 0
@@ -70,7 +83,7 @@ class EngineClient:
         self._transport = transport
         self._max_num_open = config.max_num_open
         self._on_progress = on_progress
-        self._see_frame = on_frame
+        self._watcher = watcher
         self._restart_delays_s = restart_delays_s
         self._healthy_after_s = healthy_after_s
         self._clock = clock
@@ -159,6 +172,7 @@ class EngineClient:
         delays_s = iter(self._restart_delays_s)
         while not self._closing.is_set():
             reason = await self._run_engine()
+            self._let_watch(None)
             if self.state is EngineState.READY and self._clock() - self._ready_since_s >= self._healthy_after_s:
                 delays_s = iter(self._restart_delays_s)
             delay_s = next(delays_s, None)
@@ -201,10 +215,7 @@ class EngineClient:
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Frame) -> None:
-        try:
-            self._see_frame(frame)
-        except Exception:  # who only looks on must not keep anybody from an answer
-            logger.exception("a frame could not be looked at")
+        self._let_watch(frame)
         if isinstance(frame, StepEvents):
             self._on_events(frame)
         elif isinstance(frame, LoadProgress):
@@ -217,6 +228,15 @@ class EngineClient:
             self._ready_since_s = self._clock()
             self.load_s = self._ready_since_s - self._started_s
             self._settled.set()
+
+    def _let_watch(self, frame: Frame | None) -> None:
+        """None: the engine has ended."""
+        if self._watcher is None:
+            return
+        try:
+            self._watcher.on_engine_end() if frame is None else self._watcher.on_frame(frame)
+        except Exception:  # who only looks on must not keep anybody from an answer
+            logger.exception("what the engine sent could not be looked at")
 
     def _tell_progress(self, progress: LoadProgress) -> None:
         try:

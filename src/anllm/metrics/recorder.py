@@ -1,7 +1,7 @@
 """The Recorder: the one place where things are counted.
 
-It hears the engine's frames (on_frame), and those who answer requests (opened, ended, closed, refused). A step costs it
-one look at the clock, and a few operations for each token; what is alike is counted together.
+It hears the engine's frames (on_frame, on_engine_end), and those who answer requests (opened, ended, closed, refused). A
+step costs it one look at the clock, and a few operations for each token; what is alike is counted together.
 Nothing is ever taken back: counters go on when the engine is started again.
 """
 
@@ -107,7 +107,7 @@ class Recorder:
     @property
     def kv_used_bytes(self) -> int:
         """Of K/V, what running sequences hold."""
-        return 0 if self._figures is None else self._figures.kv_used_bytes
+        return 0 if self._figures is None or not self._open else self._figures.kv_used_bytes
 
     @property
     def kv_kept_bytes(self) -> int:
@@ -171,10 +171,12 @@ class Recorder:
         """To be called with what the engine sends, before anybody acts on it."""
         if isinstance(frame, StepEvents):
             self._on_events(frame)
-        elif isinstance(frame, EngineInfo):
-            self._figures = self.memory = None  # those of an engine that is gone
-            if self.request_prompt_tokens.count == 0:
-                self._bound_tokens(frame.max_model_len)
+        elif isinstance(frame, EngineInfo) and self.request_prompt_tokens.count == 0:
+            self._bound_tokens(frame.max_model_len)
+
+    def on_engine_end(self) -> None:
+        """What it told of how it stands holds no more."""
+        self._figures = self.memory = None
 
     def _on_events(self, events: StepEvents) -> None:
         now_s = self._clock()

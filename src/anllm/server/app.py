@@ -68,6 +68,7 @@ async def _on_anllm_error(request: Request, error: Exception) -> Response:
     # without the message, which may quote the request
     logger.info(
         Fields(
+            "request refused" if not context.is_taken else "request failed",
             request_id=context.request_id,
             path=request.scope["path"][:100],
             status=error.status,

@@ -54,9 +54,9 @@ class RequestContextMiddleware:
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnectedError:
-            logger.debug(Fields(request_id=context.request_id, status=499))
+            logger.debug(Fields("client left", request_id=context.request_id, status=499))
         except Exception:
-            logger.exception(Fields(request_id=context.request_id, status=500))
+            logger.exception(Fields("request failed", request_id=context.request_id, status=500))
             if has_started:
                 raise
             await error_response(internal_error(), context.request_id)(scope, receive, send_with_headers)

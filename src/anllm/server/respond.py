@@ -81,6 +81,7 @@ def _log_finished(
     usage = generation.usage
     logger.info(
         Fields(
+            "request finished",
             request_id=context.request_id,
             model=model,
             stream=is_stream,

@@ -86,7 +86,7 @@ class EventStreamResponse(Response):
         except AnllmError as error:
             return event(error_object(error, self._request_id)) + DONE, True
         except Exception:  # the status is sent: all that is left is to say so, and not to look like a finished stream
-            logger.exception(Fields("failed in its stream", request_id=self._request_id))
+            logger.exception(Fields("stream failed", request_id=self._request_id))
             return event(error_object(internal_error(), self._request_id)) + DONE, True
 
 
