@@ -1,11 +1,14 @@
 """Log lines in text and in JSON."""
 
+import contextvars
 import json
 import logging
 import sys
 from datetime import UTC, datetime
 
-from anllm.logs import Fields, JsonFormatter
+import pytest
+
+from anllm.logs import Fields, JsonFormatter, TextFormatter, current_request_id
 
 
 def record(message: object, *args: object, **more: object) -> logging.LogRecord:
@@ -53,3 +56,35 @@ def test_json_lines_have_tracebacks() -> None:
 def test_a_field_does_not_take_the_place_of_what_every_line_has() -> None:
     line = json.loads(JsonFormatter("api").format(record(Fields("text", level="x", message="y"))))
     assert (line["level"], line["message"]) == ("info", "text")
+
+
+@pytest.mark.parametrize("message", ["plain", Fields("with fields", tokens=3)])
+def test_lines_about_a_request_have_its_id_whoever_writes_them(message: object) -> None:
+    def formatted() -> tuple[str, str]:
+        current_request_id.set("req_1")
+        return TextFormatter().format(record(message)), JsonFormatter("api").format(record(message))
+
+    text, line = contextvars.copy_context().run(formatted)
+    assert text.endswith(" request_id=req_1")
+    assert json.loads(line)["request_id"] == "req_1"
+    assert "request_id" not in TextFormatter().format(record(message))
+    assert "request_id" not in json.loads(JsonFormatter("api").format(record(message)))
+
+
+def test_an_id_that_stands_in_the_line_stands_there_once() -> None:
+    def formatted() -> tuple[str, str]:
+        current_request_id.set("req_1")
+        told = record(Fields("gone", request_id="req_2"))
+        return TextFormatter().format(told), JsonFormatter("api").format(told)
+
+    text, line = contextvars.copy_context().run(formatted)
+    assert text.endswith(" gone request_id=req_2") and "req_1" not in text
+    assert json.loads(line)["request_id"] == "req_2"
+
+
+def test_a_traceback_comes_behind_the_line_in_text() -> None:
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        text = TextFormatter().format(record("broken", exc_info=sys.exc_info()))
+    assert text.splitlines()[0].endswith("INFO anllm.x: broken") and "ZeroDivisionError" in text

@@ -218,7 +218,8 @@ def make_tracer() -> Tracer | None:
     except ImportError as error:
         logger.warning(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces need packages that are not installed (%s). No traces are "
-            "sent. Install them with: pip install 'anllm[otel]'",
+            "sent. Install anllm with its extra 'otel', or: pip install opentelemetry-sdk "
+            "opentelemetry-exporter-otlp-proto-http",
             error,
         )
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -18,6 +19,10 @@ TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class LogFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
+
+
+# Of the HTTP request that is worked on here, so that every line about it has it.
+current_request_id: ContextVar[str] = ContextVar("current_request_id", default="")
 
 
 class Fields:
@@ -32,6 +37,16 @@ class Fields:
     def __str__(self) -> str:
         written = [f"{name}={_written(value)}" for name, value in self.values.items()]
         return " ".join([self.text, *written] if self.text else written)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for a person, a traceback behind it."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return " ".join([super().formatMessage(record), *map(str, _missing(record))])
 
 
 class JsonFormatter(logging.Formatter):
@@ -54,6 +69,8 @@ class JsonFormatter(logging.Formatter):
         }
         if isinstance(message, Fields):
             line |= {name: value for name, value in message.values.items() if name not in line}
+        for fields in _missing(record):
+            line |= fields.values
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -62,8 +79,15 @@ class JsonFormatter(logging.Formatter):
 def configure(level: str, form: LogFormat, process: str) -> None:
     """Everything that is logged in this process goes to stderr in this form. process: "api" or "engine"."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(process) if form is LogFormat.JSON else logging.Formatter(TEXT_FORMAT))
+    handler.setFormatter(JsonFormatter(process) if form is LogFormat.JSON else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _missing(record: logging.LogRecord) -> list[Fields]:
+    """The id of the request, where there is one and the line does not have it."""
+    request_id = current_request_id.get()
+    has_it = isinstance(record.msg, Fields) and "request_id" in record.msg.values
+    return [Fields(request_id=request_id)] if request_id and not has_it else []
 
 
 def _written(value: object) -> str:

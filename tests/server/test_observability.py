@@ -324,3 +324,28 @@ async def test_a_slow_reader_is_open_until_it_has_all(server: Server) -> None:
     call.is_reading.set()
     await call.end()
     assert (await page(server))("anllm:requests_open") == 0
+
+
+async def test_lines_of_other_rooms_have_the_id_of_the_request_too(server: Server) -> None:
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(JsonFormatter("api").format(record))
+
+    handler, logger = Handler(), logging.getLogger("anllm")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    try:
+        for name in ("one", "two"):
+            body = chat_body(
+                **{f"unknown_{name}": 1}, messages=[{"role": "user", "content": "x" * 70_000 * (name == "two")}]
+            )
+            await server.http.post("/v1/chat/completions", json=body, headers={"x-request-id": name})
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    told = [(line["request_id"], line["message"]) for line in map(json.loads, lines)]
+    assert [request_id for request_id, message in told if "unknown" in message] == ["one", "two"], "in a thread too"
+    assert {request_id for request_id, _ in told} == {"one", "two"}

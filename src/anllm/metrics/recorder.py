@@ -1,7 +1,7 @@
 """The Recorder: the one place where things are counted.
 
-It hears the engine's frames (on_frame, on_engine_end), and those who answer requests (opened, ended, closed, refused). A
-step costs it one look at the clock, and a few operations for each token; what is alike is counted together.
+It hears the engine's frames (on_frame, on_engine_end), and those who answer requests (opened, ended, closed, refused).
+A step costs it one look at the clock, and a few operations for each token; what is alike is counted together.
 Nothing is ever taken back: counters go on when the engine is started again.
 """
 

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anllm.errors import reason_of
-from anllm.logs import Fields
+from anllm.logs import Fields, current_request_id
 from anllm.server.context import RequestContext, get_context, new_request_id, put_context
 from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error
 from anllm.server.service import Service
@@ -38,6 +38,7 @@ class RequestContextMiddleware:
             return
         context = RequestContext(_request_id(Headers(scope=scope)), send)
         put_context(scope, context)
+        current_request_id.set(context.request_id)
         has_started = False
 
         async def send_with_headers(message: Message) -> None:
