@@ -137,11 +137,10 @@ class KVCache:
         if placement is None:
             slot = self._allocate(room)
             placement = None if slot is None else self._place_in(slot)
-        if placement is not None:
+        if placement is not None and self._reuses_prefixes:
             self.stats.num_queried_tokens += reusable
             self.stats.num_hit_tokens += placement.num_cached_tokens
-            if self._reuses_prefixes:
-                self._remember(placement.row, key, _Prefix(salt))
+            self._remember(placement.row, key, _Prefix(salt))
         return placement
 
     def is_coming(self, awaited: Awaited) -> bool:
