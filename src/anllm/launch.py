@@ -140,7 +140,8 @@ class _Server:
             return
         await self._client.wait_closed()
         if not self._service.draining:
-            self._fail(AnllmError("The engine ended too often in a row; see the log for the reason."))
+            reason = self._client.end_reason
+            self._fail(AnllmError(f"The engine ended too often in a row. The last one {reason}; the log tells more."))
 
     async def _load(self) -> None:
         config, service = self._config, self._service
@@ -190,19 +191,20 @@ class _Server:
     def _on_signal(self) -> None:
         """First: take nothing new, let streams finish. Second: end now."""
         if self._service.draining:
-            self._web.force_exit = True
+            self._web.should_exit = self._web.force_exit = True
             self._spawn(self._client.close())
             return
         self._service.draining = True
-        self._web.should_exit = True
         self._spawn(self._drain())
 
     async def _drain(self) -> None:
-        """Give open requests their time; those that still run then get an error, and their streams an end."""
+        """Give open requests their time; those that still run then get an error, and their streams an end. New ones are
+        answered with 503 meanwhile, so that whoever shares the load among servers learns of it."""
         deadline = time.monotonic() + self._config.server.drain_timeout_s
         while self._client.num_open and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         await self._client.close()
+        self._web.should_exit = True
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -38,7 +38,7 @@ class Engine:
     def _collect(self, events: StepEvents) -> None:
         if events.figures is not None:
             self.figures.append(events.figures)
-        if events or events.figures is None:
+        if (events or events.figures is None) and not events.computing:
             self.steps.append(replace(events, figures=None))
 
     def add(self, *request_ids: int, **params: object) -> None:
@@ -264,3 +264,24 @@ def test_the_log_names_the_requests_of_a_failed_step(caplog: pytest.LogCaptureFi
     engine.loop.take([Add(replace(make_request(i), log_id="req_abc")) for i in (0, 1)])
     engine.run()
     assert "step failed request_id=req_abc num_sequences=2" in caplog.text
+
+
+def test_what_is_in_a_step_is_told_before_it_is_computed() -> None:
+    told: list[tuple[int, ...]] = []
+    plans: list[tuple[int, ...]] = []
+
+    def before_run(plan: StepPlan) -> None:
+        prompts = tuple(s.request_id for s in plan.scheduled if not s.is_decode)
+        assert not prompts or told[-1] == prompts
+        plans.append(prompts)
+
+    loop = EngineLoop(
+        FakeRunner(before_run=before_run), SchedulerConfig(), lambda e: told.append(e.computing), FakeClock()
+    )
+    loop.take([Add(make_request(i, 10 + i)) for i in range(3)])
+    loop.step()
+    loop.take([Add(make_request(9))])
+    while loop.step():
+        pass
+    assert [prompts for prompts in plans if prompts] == [(0, 1, 2), (9,)]
+    assert [computing for computing in told if computing] == [(0, 1, 2), (9,)]

@@ -70,6 +70,16 @@ class Size(_IntegerType):
     help="Sequences in the queue; one more is refused with 429.",
 )
 @click.option(
+    "--max-queue-time",
+    type=float,
+    help="Seconds that a request may wait to begin; then it fails with 503.  [default: no limit]",
+)
+@click.option(
+    "--step-timeout",
+    type=float,
+    help="Seconds after which a step is taken to hang and the engine is started again.  [default: by the model]",
+)
+@click.option(
     "--memory-fraction",
     default=DEFAULT.cache.memory_fraction,
     type=float,
@@ -125,6 +135,11 @@ class Size(_IntegerType):
     default=DEFAULT.server.keep_alive_s,
     type=float,
     help="Seconds of silence after which a stream sends a comment.",
+)
+@click.option(
+    "--request-timeout",
+    type=float,
+    help="Seconds that a request may take; its header x-request-timeout may say less.  [default: no limit]",
 )
 @click.option(
     "--drain-timeout",
@@ -192,6 +207,8 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             max_num_batched_tokens=options["max_num_batched_tokens"],
             decode_token_budget=options["decode_token_budget"],
             max_num_waiting=options["max_num_waiting"],
+            max_queue_time_s=options["max_queue_time"],
+            step_timeout_s=options["step_timeout"],
         ),
         server=ServerConfig(
             host=options["host"],
@@ -202,6 +219,7 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             max_stop_strings=options["max_stop_strings"],
             keep_alive_s=options["keep_alive"],
             drain_timeout_s=options["drain_timeout"],
+            request_timeout_s=options["request_timeout"],
         ),
         log=LogConfig(
             level=options["log_level"], format=LogFormat(options["log_format"]), traces=traces_are_wanted(os.environ)

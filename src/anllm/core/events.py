@@ -145,7 +145,8 @@ class EngineFigures:
 @dataclass(frozen=True, slots=True)
 class StepEvents:
     """All events of one step, in the order in which they are to be taken: prompts, starts, tokens, then ends. figures:
-    of the engine after it, with each step, and whenever it comes to rest."""
+    of the engine after it, with each step, and whenever it comes to rest. computing: of a step that is about to begin,
+    and comes alone: the requests whose prompts are in it."""
 
     tokens: tuple[Tokens, ...] = ()
     finished: tuple[Finished, ...] = ()
@@ -153,9 +154,10 @@ class StepEvents:
     prompts: tuple[PromptLogprobs, ...] = ()
     started: tuple[Started, ...] = ()
     figures: EngineFigures | None = None
+    computing: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.tokens or self.finished or self.failed or self.prompts or self.started)
+        return bool(self.tokens or self.finished or self.failed or self.prompts or self.started or self.computing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class EngineInfo:
     prefill_tokens: of prompts, in one step where nobody decodes, if the config does not say.
     reuses_prefixes: whether K/V of earlier requests is used again; not for models whose layers keep more than that, or
         where it is switched off.
+    step_limit_s: seconds after which a step is taken to hang; no step of this model on this machine takes as long.
     grown_slab_bytes: slabs larger than this don't grow only to keep K/V that nobody uses now; None is no limit.
     """
 
@@ -187,6 +190,7 @@ class EngineInfo:
     prefill_tokens: int = 1024
     reuses_prefixes: bool = True
     grown_slab_bytes: int | None = None
+    step_limit_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

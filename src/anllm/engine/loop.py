@@ -113,7 +113,9 @@ class EngineLoop:
         Raises EngineBrokenError after MAX_FAILED_STEPS in a row; the sequences in them have had their Failed.
         """
         self._queue_compiled()
-        plan = self.scheduler.schedule(self._clock())
+        now_s = self._clock()
+        self._tell_failed(self.scheduler.expire(now_s))
+        plan = self.scheduler.schedule(now_s)
         if plan is None and not self._in_flight:
             if self._has_news:  # no step tells of it
                 self._emit(StepEvents(figures=self._figures()))
@@ -189,6 +191,8 @@ class EngineLoop:
 
     def _submit(self, plan: StepPlan) -> bool:
         """Whether it could be begun; if not, the reason is told when its turn comes to be read."""
+        if prompts := tuple(s.request_id for s in plan.scheduled if not s.is_decode):
+            self._emit(StepEvents(computing=prompts))  # should this step end the process, it is known what was in it
         try:
             self._in_flight.append((plan, self._runner.submit(plan)))
         except Exception as error:

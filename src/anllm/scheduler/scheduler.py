@@ -27,7 +27,7 @@ from anllm.core.events import (
 from anllm.core.request import FinishReason, Request
 from anllm.core.sequence import Sequence, SequenceStatus
 from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult, nearest_step_size
-from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, StepError
+from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, QueueTimeoutError, StepError
 from anllm.kvcache.cache import Awaited, CacheStats, KVCache, Room
 from anllm.kvcache.pool import KVPool
 from anllm.scheduler.policy import MIN_PREFILL_TOKENS, PrefillPace, share_prefill, token_cost
@@ -37,6 +37,7 @@ from anllm.scheduler.waiting import WaitingQueue, order_of
 HEADROOM_TOKENS = 256
 # Logits of a whole vocabulary for each scored token: so many of them at a time take 130 MB in the largest ones.
 MAX_SCORED_TOKENS = 256
+EXPIRE_EVERY_S = 0.1
 # So many waiting sequences are looked at in one step; more could not start in it anyway.
 MAX_CANDIDATES = 64
 
@@ -74,6 +75,7 @@ class Scheduler:
         self._pace = PrefillPace()
         self._in_flight: deque[tuple[StepPlan, float]] = deque()  # plans that are not read yet, and when they were made
         self._updated_s = 0.0
+        self._expire_at_s = 0.0
         # What figures() tells next:
         self._admitted: list[Sequence] = []  # by the plan that is being made
         self._told_admitted: list[Admitted] = []
@@ -188,6 +190,25 @@ class Scheduler:
         return StepEvents(tuple(tokens), tuple(finished), tuple(failed), tuple(prompts), tuple(started))
 
     # -- further verbs -------------------------------------------------------------------------------------------------
+
+    def expire(self, now_s: float) -> list[Failed]:
+        """End sequences of which nothing was computed within max_queue_time_s. Looks at all that wait, so not more
+        often than ten times a second."""
+        limit_s = self._config.max_queue_time_s
+        if limit_s is None or now_s < self._expire_at_s:
+            return []
+        self._expire_at_s = now_s + EXPIRE_EVERY_S
+        late = [
+            sequence
+            for sequence in self._waiting
+            if sequence.status is SequenceStatus.WAITING and now_s - sequence.request.arrival_time_s > limit_s
+        ]
+        for sequence in late:
+            self._end(sequence)
+        message = (
+            f"The request waited for {limit_s:g} seconds, which is the most allowed, and was not begun. Try again."
+        )
+        return [Failed(sequence.request_id, QueueTimeoutError.__name__, message) for sequence in late]
 
     def finish(self, request_id: int) -> Finished | None:
         """End a sequence whose output is whole, though the model goes on. None if it has ended already."""

@@ -70,6 +70,8 @@ def error_response(error: AnllmError, request_id: str, headers: dict[str, str] |
     all_headers = dict(headers or {})
     if error.status == 408:
         all_headers["connection"] = "close"  # the rest of the body may never come
+    if not error.may_retry:
+        all_headers["x-should-retry"] = "false"  # OpenAI's clients obey it
     if error.retry_after_s is not None:
         all_headers["retry-after"] = str(error.retry_after_s)
     return json_response(error_object(error, request_id), error.status, all_headers)

@@ -290,7 +290,7 @@ class Generation:
         try:
             self._apply(event, index, self._choices[index])
         except Exception as error:  # noqa: BLE001 - a bug must reach this request's reader, who else waits for ever
-            self._fail(error)
+            self.fail(error)
 
     def _apply(self, event: Event, index: int, choice: _Choice) -> None:
         if isinstance(event, PromptLogprobs):
@@ -315,7 +315,7 @@ class Generation:
             reason = FinishReason.STOP if is_stop and not self._prompts.is_empty else FinishReason.LENGTH
             self._end(event.request_id, reason)
         else:
-            self._fail(from_engine(event.error, event.message))
+            self.fail(from_engine(event.error, event.message))
 
     def _look_at_prompt(self, index: int) -> None:
         """Tell the reader once all of the prompt has been scored."""
@@ -345,7 +345,10 @@ class Generation:
         if not self._open:
             self._ended.set()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """End it so, unless it has ended."""
+        if self._ended.is_set():
+            return
         self._error = error
         self._give_up(ERROR, reason_of(error))
         self.wake()

@@ -8,10 +8,12 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from anllm.config import ServerConfig
 from anllm.logs import Fields
 from anllm.metrics.calls import FinishedCall
 from anllm.metrics.records import RequestRecord
 from anllm.server.context import RequestContext, get_context
+from anllm.server.deadline import call_when_over, timeout_s
 from anllm.server.disconnect import while_connected
 from anllm.server.generation import Answer, Generation
 from anllm.server.service import Service
@@ -43,7 +45,7 @@ async def respond(
     *,
     model: str,
     is_stream: bool,
-    keep_alive_s: float,
+    config: ServerConfig,
     operation: str,
     service: Service,
 ) -> Response:
@@ -53,9 +55,12 @@ async def respond(
     """
     context = get_context(request.scope)
     record = RequestRecord(context.request_id, context.started_s)
+    limit_s = timeout_s(request.headers, config.request_timeout_s)
 
     def close() -> None:
         generation.abort()
+        if timer is not None:
+            timer.cancel()
         service.recorder.closed(record)
         _log_finished(context, generation, record, model, is_stream)
         if service.tracer is not None:
@@ -63,10 +68,11 @@ async def respond(
             service.tracer.finished(call, request.headers)
 
     generation.submit(record)
+    timer = call_when_over(limit_s, context.elapsed_ms / 1000, generation.fail)
     context.is_taken = True
     if is_stream:
         return EventStreamResponse(
-            generation, shape.chunks(), keep_alive_s=keep_alive_s, request_id=context.request_id, on_close=close
+            generation, shape.chunks(), keep_alive_s=config.keep_alive_s, request_id=context.request_id, on_close=close
         )
     try:
         answers = await while_connected(request.receive, generation.answers())

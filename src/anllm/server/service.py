@@ -93,6 +93,11 @@ class Service:
     def is_ready(self) -> bool:
         return self.status == "ok"
 
+    @property
+    def is_alive(self) -> bool:
+        """Not when the model can't be loaded, or the engine is down for good."""
+        return self.status not in ("failed", EngineState.CLOSED.value)
+
     def require_ready(self) -> LoadedModel:
         """The model. Raises NotReadyError unless requests can be taken now."""
         status = self.status

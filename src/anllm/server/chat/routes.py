@@ -46,7 +46,7 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             ChatAnswer(service, chat, generation),
             model=model.id,
             is_stream=bool(chat.request.stream),
-            keep_alive_s=config.keep_alive_s,
+            config=config,
             operation="chat",
             service=service,
         )

@@ -46,7 +46,7 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
             CompletionAnswer(service, completion, generation),
             model=model.id,
             is_stream=bool(completion.request.stream),
-            keep_alive_s=config.keep_alive_s,
+            config=config,
             operation="text_completion",
             service=service,
         )
