@@ -28,6 +28,7 @@ from anllm.server.prefix_cache import prefix_cache_router
 from anllm.server.service import Service
 from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
 from anllm.server.tokenization.routes import tokenization_router
+from anllm.server.webui.routes import webui_router
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ def create_app(service: Service, config: ServerConfig) -> FastAPI:
     app.include_router(tokenization_router(service, config))
     app.include_router(prefix_cache_router(service))
     app.include_router(observability_router(service))
+    app.include_router(webui_router())
     app.add_exception_handler(AnllmError, _on_anllm_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     if is_loopback(config.host):

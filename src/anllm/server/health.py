@@ -1,4 +1,4 @@
-"""GET /health and /livez for supervisors and load balancers, /version, and a page at / for whoever comes by."""
+"""GET /health and /livez for supervisors and load balancers, and /version."""
 
 from __future__ import annotations
 
@@ -34,10 +34,5 @@ def health_router(service: Service) -> APIRouter:
     async def version() -> Response:
         """The version of this server, as vLLM tells its own."""
         return json_response({"version": anllm.__version__})
-
-    @router.head("/", include_in_schema=False)
-    @router.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return json_response({"name": "anllm", "models": "/v1/models", "health": "/health", "docs": "/docs"})
 
     return router
