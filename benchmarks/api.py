@@ -31,10 +31,10 @@ import cProfile, logging, sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
 from anllm.cli.console import TerminalConsole
-from anllm.config import Config, ModelConfig, ServerConfig
+from anllm.config import Config, LogConfig, ModelConfig, ServerConfig
 from anllm.launch import serve
 logging.basicConfig(level="WARNING")
-config = Config(model=ModelConfig(model={model!r}), server=ServerConfig(port={{port}}))
+config = Config(model=ModelConfig(model={model!r}), server=ServerConfig(port={{port}}), log=LogConfig(level="warning"))
 def run():
     with TerminalConsole() as console:
         serve(config, console, worker="free_engine")

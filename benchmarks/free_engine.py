@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import EngineInfo
+from anllm.core.events import EngineInfo, MemoryUse
 from anllm.core.step import StepPlan, StepResult
 from anllm.engine.process import serve_socket
 from anllm.text.tokenizer import load_tokenizer
@@ -60,6 +60,9 @@ class FreeRunner:
             [ids[(s.request_id * 31 + s.token_index) % len(ids)] for s in self._plan.scheduled if s.sample]
         )
 
+    def memory(self) -> MemoryUse:
+        return MemoryUse(0, 0, 0)
+
     def release(self) -> None:
         pass
 
@@ -67,7 +70,7 @@ class FreeRunner:
         pass
 
 
-def main(settings_text: str, log_level: str, address: str) -> int:
+def main(settings_text: str, log_level: str, log_format: str, address: str) -> int:
     settings = decode_settings(settings_text)
     tokenizer = load_tokenizer(settings.folder)
     ends = frozenset(settings.eos_token_ids)

@@ -30,6 +30,7 @@ done
 lock build --group build -c locks/macos.txt "$@"
 lock dev --group dev -c locks/macos.txt -c locks/build.txt "$@"
 lock audit --group audit -c locks/macos.txt -c locks/dev.txt "$@"
+lock web --group web -c locks/macos.txt -c locks/dev.txt "$@"
 
 # Of which nothing is installed: test cases, and a model in 22 parts. At fixed versions, so that figures can be compared.
 {
@@ -42,7 +43,7 @@ for client in $(sed -n 's/^client-\([a-z0-9-]*\) = .*/\1/p' pyproject.toml); do
 done
 "$python" -m venv --clear "$tools/node"
 "$tools/node/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/clients/node.txt
-for folder in locks/clients/*/; do
+for folder in locks/clients/*/ web/; do
     case " $* " in *" --upgrade "*) rm -f "$folder/package-lock.json" ;; esac
     # without the addresses that the packages were found at: everybody has a registry of their own
     PATH="$tools/node/bin:$PATH" npm --prefix "$folder" install --silent --package-lock-only --ignore-scripts \

@@ -19,6 +19,7 @@ from anllm.config import SchedulerConfig, SecurityConfig, ServerConfig
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient
 from anllm.launch import bind, web_server
+from anllm.metrics.recorder import Recorder
 from anllm.server.app import create_app
 from anllm.server.service import Service
 from anllm.server.tls import tls_context
@@ -37,8 +38,8 @@ def make_grammars() -> GrammarChecker:
     return GrammarChecker(vocabulary(ByteTokenizer.vocab_size))
 
 
-def make_service(client: EngineClient, grammars: GrammarChecker) -> Service:
-    service = Service(client, MODEL, 1764400000)
+def make_service(client: EngineClient, grammars: GrammarChecker, recorder: Recorder | None = None) -> Service:
+    service = Service(client, MODEL, 1764400000, recorder)
     service.grammars = grammars
     service.tokenizer, service.chat_template, service.max_model_len = ByteTokenizer(), FakeTemplate(), MAX_MODEL_LEN
     return service
@@ -68,10 +69,12 @@ def text_alone(body: dict[str, Any], model: Model = letters) -> tuple[str, str]:
 class InProcess:
     """The app behind httpx, without a socket."""
 
-    def __init__(self, client: EngineClient, runner: FakeRunner, grammars: GrammarChecker) -> None:
+    def __init__(self, client: EngineClient, runner: FakeRunner, grammars: GrammarChecker, recorder: Recorder) -> None:
         self.client = client
         self.runner = runner
-        self.app: FastAPI = create_app(make_service(client, grammars), ServerConfig())
+        self.recorder = recorder
+        self.service = make_service(client, grammars, recorder)
+        self.app: FastAPI = create_app(self.service, ServerConfig())
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://localhost:8000", timeout=PATIENCE_S
         )
@@ -85,12 +88,14 @@ class InProcess:
 
 @asynccontextmanager
 async def in_process(
-    runner: FakeRunner | None = None, config: SchedulerConfig | None = None
+    runner: FakeRunner | None = None, config: SchedulerConfig | None = None, **settings: Any
 ) -> AsyncIterator[InProcess]:
+    """settings: of the EngineClient."""
     runner = runner or make_runner()
-    async with running_client(runner, config) as client:
+    recorder = Recorder()
+    async with running_client(runner, config, watcher=recorder, **settings) as client:
         with closing(make_grammars()) as grammars:
-            server = InProcess(client, runner, grammars)
+            server = InProcess(client, runner, grammars, recorder)
             async with server.http:
                 yield server
 
@@ -117,6 +122,7 @@ class RealServer:
         self._listener = bind(ServerConfig(port=0))
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.recorder = Recorder()
         self._web: uvicorn.Server | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="test-server")
 
@@ -138,14 +144,14 @@ class RealServer:
         return create_app(self.make_service(), self._server_config, self._security)
 
     def make_service(self) -> Service:
-        return make_service(self.client, self.grammars)
+        return make_service(self.client, self.grammars, self.recorder)
 
     async def _serve(self) -> None:
         with closing(make_grammars()) as self.grammars:
             await self._serve_until_told()
 
     async def _serve_until_told(self) -> None:
-        async with running_client(self.runner, self._config) as self.client:
+        async with running_client(self.runner, self._config, watcher=self.recorder) as self.client:
             self._web = web_server(self.make_app(), self._server_config, tls_context(self._security))
             await self._web.serve([self._listener])
 

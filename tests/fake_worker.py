@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 from anllm.config import SchedulerConfig
@@ -15,6 +16,7 @@ from anllm.errors import ModelError
 from anllm.testing import FakeRunner
 
 LETHAL_TOKEN = 255  # in mode "fragile", a prompt that begins with it ends the process
+HANGING_TOKEN = 254  # in mode "impatient", a prompt that begins with it never ends; steps may take two seconds there
 
 
 def make_runner(mode: str, on_progress: Callable[[LoadProgress], None]) -> FakeRunner:
@@ -24,7 +26,8 @@ def make_runner(mode: str, on_progress: Callable[[LoadProgress], None]) -> FakeR
         os.kill(os.getpid(), signal.SIGKILL)
     on_progress(LoadProgress("weights", 1, 2))
     on_progress(LoadProgress("weights", 2, 2))
-    return FakeRunner(before_run=die_of_it if mode == "fragile" else lambda plan: None)
+    before_run = {"fragile": die_of_it, "impatient": hang}.get(mode, lambda plan: None)
+    return FakeRunner(before_run=before_run)
 
 
 def die_of_it(plan: StepPlan) -> None:
@@ -32,6 +35,12 @@ def die_of_it(plan: StepPlan) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+def hang(plan: StepPlan) -> None:
+    if any(s.token_ids[0] == HANGING_TOKEN for s in plan.scheduled):
+        time.sleep(600)
+
+
 if __name__ == "__main__":
     mode, address = sys.argv[1:]
-    sys.exit(serve_socket(address, SchedulerConfig(), lambda on_progress: make_runner(mode, on_progress)))
+    config = SchedulerConfig(step_timeout_s=2.0 if mode == "impatient" else None)
+    sys.exit(serve_socket(address, config, lambda on_progress: make_runner(mode, on_progress)))

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from anllm.config import SecurityConfig, ServerConfig
-from anllm.core.events import Failed, Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
+from anllm.core.events import Failed, Finished, PromptLogprobs, Started, StepEvents, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request
 from anllm.engine.client import EngineState, OnEvent
 from anllm.errors import InvalidRequestError, NotReadyError, QueueFullError
@@ -101,6 +101,9 @@ class ScriptedClient:
     def __init__(self) -> None:
         self.state = EngineState.READY
         self.info = None
+        self.num_restarts = 0
+        self.load_s: float | None = None
+        self.on_frame: Callable[[StepEvents], None] = lambda events: None
         self.answer: Callable[[Request], Sequence[int]] = lambda request: [*ANSWER.encode(), EOS]
         self.is_manual = False
         self.max_num_open = 640
@@ -154,7 +157,7 @@ class ScriptedClient:
     def emit(self, request_id: int, tokens: str | Sequence[int]) -> None:
         ids = tuple(tokens.encode()) if isinstance(tokens, str) else tuple(tokens)
         if request_id in self._open:
-            self._open[request_id](Tokens(request_id, ids, self._logprobs(request_id, ids)))
+            self._tell(Tokens(request_id, ids, self._logprobs(request_id, ids)))
 
     def score(self, request_id: int, most: int) -> None:
         """Tell of so many tokens of a prompt: each second most likely, behind the one that follows it."""
@@ -168,7 +171,13 @@ class ScriptedClient:
         self._open[request_id](PromptLogprobs(request_id, logprobs))
 
     def start(self, request_id: int, num_cached_tokens: int) -> None:
-        self._open[request_id](Started(request_id, num_cached_tokens))
+        self._tell(Started(request_id, num_cached_tokens))
+
+    def _tell(self, event: Started | Tokens) -> None:
+        """A frame with this event alone."""
+        is_start = isinstance(event, Started)
+        self.on_frame(StepEvents(started=(event,)) if is_start else StepEvents(tokens=(event,)))
+        self._open[event.request_id](event)
 
     def finish(self, request_id: int, reason: FinishReason = FinishReason.STOP) -> None:
         if on_event := self._open.pop(request_id, None):
@@ -220,6 +229,7 @@ class Server:
         self.template = FakeTemplate()
         self.tokenizer = FakeTokenizer()
         self.service = Service(self.client, MODEL, 1764400000)  # type: ignore[arg-type]
+        self.client.on_frame = self.service.recorder.on_frame
         self.service.tokenizer = self.tokenizer
         self.service.chat_template = self.template
         self.service.max_model_len = max_model_len

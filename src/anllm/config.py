@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from anllm.errors import ConfigError
+from anllm.logs import LogFormat
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s*]+")  # RFC 6454: scheme, host and perhaps port
 
@@ -96,16 +99,24 @@ class SchedulerConfig:
         backend.
     decode_token_budget: most tokens in one step while others decode; measured speed sets what they really get.
     max_num_waiting: sequences in the queue; one more is refused with 429.
+    max_queue_time_s: seconds that a sequence may wait before anything of it is computed; then it fails with 503. None
+        is no limit.
+    step_timeout_s: seconds after which a step is taken to hang, and the engine is started again. None is found out, by
+        what the model takes on this machine.
     """
 
     max_num_seqs: int = 128
     max_num_batched_tokens: int | None = None
     decode_token_budget: int = 1024
     max_num_waiting: int = 512
+    max_queue_time_s: float | None = None
+    step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "decode_token_budget", "max_num_waiting"):
             _at_least(1, name, getattr(self, name))
+        for name in ("max_queue_time_s", "step_timeout_s"):
+            _is_duration(name, getattr(self, name))
 
     @property
     def max_num_open(self) -> int:
@@ -124,6 +135,8 @@ class ServerConfig:
     max_n: highest `n` of a request. max_stop_strings: most `stop` strings of a request.
     keep_alive_s: seconds of silence after which a stream sends a comment line.
     drain_timeout_s: seconds that open streams get to finish after SIGTERM.
+    request_timeout_s: seconds that a request may take, from its arrival to the end of its answer; None is no limit. A
+        request may set less by its header x-request-timeout.
     """
 
     host: str = "127.0.0.1"
@@ -135,15 +148,33 @@ class ServerConfig:
     keep_alive_s: float = 10.0
     drain_timeout_s: float = 10.0
     max_connections: int = 4096
+    request_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, got {self.port}.")
         for name in ("max_body_bytes", "max_n", "max_stop_strings", "max_connections"):
             _at_least(1, name, getattr(self, name))
-        for name in ("body_timeout_s", "keep_alive_s", "drain_timeout_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}.")
+        for name in ("body_timeout_s", "keep_alive_s", "drain_timeout_s", "request_timeout_s"):
+            _is_duration(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What is told about what happens, by both processes.
+
+    level: the least that is logged on stderr: "debug", "info", "warning" or "error".
+    format: see LogFormat.
+    traces: send a span for each request to where OpenTelemetry's environment variables say.
+    """
+
+    level: str = "info"
+    format: LogFormat = LogFormat.TEXT
+    traces: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level not in LOG_LEVELS:
+            raise ConfigError(f"log_level must be one of {', '.join(LOG_LEVELS)}, got {self.level!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +242,12 @@ class Config:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+
+def _is_duration(name: str, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be above 0 and finite, got {value}.")
 
 
 def _at_least(minimum: int, name: str, value: int | None) -> None:

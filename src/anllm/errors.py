@@ -6,14 +6,19 @@ AnllmError                      something went wrong; carries the HTTP status an
 │   └── DownloadError           the model could not be fetched
 ├── InvalidRequestError         the request is wrong; 400 with the field's name
 │   ├── ContextLengthError      the prompt leaves no room for one token
-│   └── ModelNotFoundError      another model than the served one was asked for; 404
+│   ├── ModelNotFoundError      another model than the served one was asked for; 404
+│   └── DeadlyRequestError      the engine ended twice while it computed this request
 ├── QueueFullError              too many requests wait; 429 with Retry-After
 ├── NotReadyError               the model is not loaded (yet, or again); 503 with Retry-After
+├── RequestTimeoutError         the answer took longer than the request or the server allows; 504
+├── QueueTimeoutError           the request waited longer than the server allows; 503 with Retry-After
 ├── EngineDeadError             the engine process ended while the request was open; 500
 └── StepError                   the forward pass that the request was in failed; 500
 """
 
 from __future__ import annotations
+
+import re
 
 
 class AnllmError(Exception):
@@ -24,6 +29,7 @@ class AnllmError(Exception):
     code: str | None = None
     param: str | None = None
     retry_after_s: int | None = None
+    may_retry = True  # whether clients that retry by the status should
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -74,6 +80,12 @@ class ModelNotFoundError(InvalidRequestError):
     code = "model_not_found"
 
 
+class DeadlyRequestError(InvalidRequestError):
+    """Clients must not send it again as it is."""
+
+    code = "request_ends_engine"
+
+
 class QueueFullError(AnllmError):
     """All slots are taken and the queue is full: refused at once, so that the client can go elsewhere."""
 
@@ -91,6 +103,23 @@ class NotReadyError(AnllmError):
     retry_after_s = 2
 
 
+class RequestTimeoutError(AnllmError):
+    """The time that was given for the answer is over; what was computed is lost, or was streamed."""
+
+    status = 504
+    type = "timeout"
+    code = "request_timeout"
+    may_retry = False  # it would begin again from zero
+
+
+class QueueTimeoutError(AnllmError):
+    """It waited too long to begin; nothing was computed."""
+
+    status = 503
+    code = "queue_timeout"
+    retry_after_s = 5
+
+
 class EngineDeadError(AnllmError):
     """The engine process ended while this request was open. Whether it repeats is unknown, so clients may retry."""
 
@@ -99,8 +128,17 @@ class StepError(AnllmError):
     """The forward pass that this request took part in raised."""
 
 
+def reason_of(error: Exception) -> str:
+    """The kind of error in one word, to count by: "queue_full" for a QueueFullError. What is no error of ours is
+    "internal"."""
+    if not isinstance(error, AnllmError) or type(error) is AnllmError:
+        return "internal"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
+
+
 _FROM_ENGINE: dict[str, type[AnllmError]] = {
-    error.__name__: error for error in (InvalidRequestError, QueueFullError, NotReadyError, EngineDeadError, StepError)
+    error.__name__: error
+    for error in (InvalidRequestError, QueueFullError, QueueTimeoutError, NotReadyError, EngineDeadError, StepError)
 }
 
 

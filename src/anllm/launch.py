@@ -28,6 +28,8 @@ from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient
 from anllm.engine.process import ProcessTransport
 from anllm.errors import AnllmError, ConfigError
+from anllm.metrics.calls import Tracer
+from anllm.metrics.recorder import Recorder
 from anllm.parsers.choose import OutputFormat
 from anllm.runner.build import RunnerSettings
 from anllm.server.app import create_app
@@ -130,8 +132,11 @@ class _Server:
         self._worker = worker
         self._settings: RunnerSettings | None = None
         transport = ProcessTransport(self._engine_command)
-        self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
-        self._service = Service(self._client, config.model.served_model_name or source.name, int(time.time()))
+        recorder = Recorder()
+        self._client = EngineClient(transport, config.scheduler, on_progress=console.loading, watcher=recorder)
+        model_id = config.model.served_model_name or source.name
+        self._service = Service(self._client, model_id, int(time.time()), recorder)
+        self._service.tracer = make_tracer() if config.log.traces else None
         self._web = web_server(create_app(self._service, config.server, config.security), config.server, tls)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,7 +151,7 @@ class _Server:
         for task in self._tasks:
             task.cancel()
         await self._client.close()
-        for helper in (self._grammars, self._template):
+        for helper in (self._grammars, self._template, self._service.tracer):
             if helper is not None:
                 helper.close()
         if self._failure is not None:
@@ -163,7 +168,8 @@ class _Server:
             return
         await self._client.wait_closed()
         if not self._service.draining:
-            self._fail(AnllmError("The engine ended too often in a row; see the log for the reason."))
+            reason = self._client.end_reason
+            self._fail(AnllmError(f"The engine ended too often in a row. The last one {reason}; the log tells more."))
 
     async def _load(self) -> None:
         config, service = self._config, self._service
@@ -198,8 +204,8 @@ class _Server:
 
     def _engine_command(self) -> list[str]:
         assert self._settings is not None
-        log_level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        return [sys.executable, "-m", self._worker, encode_settings(self._settings), log_level]
+        log = self._config.log
+        return [sys.executable, "-m", self._worker, encode_settings(self._settings), log.level, log.format.value]
 
     def _fail(self, error: AnllmError) -> None:
         self._failure = error
@@ -216,24 +222,41 @@ class _Server:
     def _on_signal(self) -> None:
         """First: take nothing new, let streams finish. Second: end now."""
         if self._service.draining:
-            self._web.force_exit = True
+            self._web.should_exit = self._web.force_exit = True
             self._spawn(self._client.close())
             return
         self._service.draining = True
-        self._web.should_exit = True
         self._spawn(self._drain())
 
     async def _drain(self) -> None:
-        """Give open requests their time; those that still run then get an error, and their streams an end."""
+        """Give open requests their time; those that still run then get an error, and their streams an end. New ones are
+        answered with 503 meanwhile, so that whoever shares the load among servers learns of it."""
         deadline = time.monotonic() + self._config.server.drain_timeout_s
         while self._client.num_open and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         await self._client.close()
+        self._web.should_exit = True
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def make_tracer() -> Tracer | None:
+    """By OpenTelemetry's own variables. None, and a warning, where its packages are not installed: the variables are
+    often set for a whole machine."""
+    try:
+        from anllm.metrics.traces import OpenTelemetryTracer
+    except ImportError as error:
+        logger.warning(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces need packages that are not installed (%s). No traces are "
+            "sent. Install anllm with its extra 'otel', or: pip install opentelemetry-sdk "
+            "opentelemetry-exporter-otlp-proto-http",
+            error,
+        )
+        return None
+    return OpenTelemetryTracer.from_environment()
 
 
 def output_format(

@@ -1,11 +1,10 @@
 """The engine process's composition root: settings in, runner and loop built, until the parent is gone.
 
-Started by launch as `python -m anllm.worker SETTINGS LOG_LEVEL ADDRESS`; not meant to be called by hand.
+Started by launch as `python -m anllm.worker SETTINGS LOG_LEVEL LOG_FORMAT ADDRESS`; not meant to be called by hand.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +14,13 @@ import msgspec
 from anllm.core.events import EngineInfo
 from anllm.engine.loop import MakeMasks
 from anllm.engine.process import serve_socket
+from anllm.logs import LogFormat, configure
 from anllm.runner.build import RunnerSettings, build_runner
 from anllm.store.cache import cache_folder
 from anllm.structured.state import MaskComputer
 from anllm.structured.vocabulary import Vocabulary
 from anllm.text.interface import Tokenizer
 from anllm.text.tokenizer import load_tokenizer
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def encode_settings(settings: RunnerSettings) -> str:
@@ -35,9 +33,9 @@ def decode_settings(text: str) -> RunnerSettings:
     return msgspec.json.decode(text, type=RunnerSettings, dec_hook=lambda kind, value: kind(value))
 
 
-def main(settings_text: str, log_level: str, address: str) -> int:
+def main(settings_text: str, log_level: str, log_format: str, address: str) -> int:
     """Runs until the parent is gone; returns the exit code."""
-    logging.basicConfig(level=log_level, format=LOG_FORMAT)
+    configure(log_level, LogFormat(log_format), "engine")
     hide_torch()
     settings = decode_settings(settings_text)
     return serve_socket(

@@ -262,6 +262,7 @@ def test_the_ready_line_tells_all() -> None:
     assert ready_line("http://127.0.0.1:8000", "SmolLM2", make_info()) == (
         "Serving SmolLM2 at http://127.0.0.1:8000/v1 · backend cpu · BLAS OpenBLAS of NumPy, 117 GFLOP/s on 2 threads"
         " · weights float32 · flattened batching · context 8192 · K/V budget 8.0 GB (173,611 tokens)"
+        " · chat in the browser at http://127.0.0.1:8000/"
     )
 
 

@@ -36,6 +36,12 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def samples(server: RunningServer) -> dict[str, float]:
+    """Of /metrics."""
+    lines = [line for line in server.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
 def completion(server: RunningServer) -> httpx.Response:
     return httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=60)
 
@@ -224,3 +230,42 @@ print([name for name in sys.modules if name.split(".")[0] in ("mlx", "mlx_lm")])
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+# -- what it tells -----------------------------------------------------------------------------------------------------
+
+
+def test_counters_outlive_a_crash_and_all_lines_of_a_json_log_are_json(tiny_folder: Path, tmp_path: Path) -> None:
+    with RunningServer(tmp_path, str(tiny_folder), "--log-format", "json") as server:
+        server.wait_for(200, "/v1/models")
+        assert any(name.startswith("anllm:state{") for name in samples(server)), "while it loads"
+        server.wait_for(200)
+        assert completion(server).status_code == 200
+        stream = Stream(f"{server.url}/v1/completions", LONG)
+        assert stream.started.wait(60)
+        wait_until(lambda: sum(v for k, v in samples(server).items() if k.startswith("vllm:kv_cache_usage_perc")) > 0)
+        before = samples(server)
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        stream.join(60)
+        wait_until(lambda: server.get("/v1/status").json()["engine"]["restarts"] == 1)
+        during = samples(server)
+        server.wait_for(200)
+        assert completion(server).status_code == 200
+        after = samples(server)
+    for earlier, later in ((before, during), (during, after)):
+        for name in earlier:
+            if "_total{" in name or "_count{" in name or "_bucket{" in name:
+                assert earlier[name] <= later[name], name
+
+    def total(name: str) -> float:
+        return sum(value for key, value in after.items() if key.startswith(name + "{"))
+
+    assert total("anllm:engine_restarts_total") == 1
+    assert total("anllm:request_failures_total") == 1
+    assert total("vllm:request_success_total") == 3
+    assert sum(value for key, value in during.items() if key.startswith("vllm:kv_cache_usage_perc")) == 0
+    lines = [line for line in server.log.splitlines() if line.startswith("{")]
+    assert {line for line in server.log.splitlines() if not line.startswith("{")} <= {"Loading weights …"}
+    finished = [line for line in map(json.loads, lines) if line["message"] == "request finished"]
+    assert [line["finish_reason"] for line in finished] == ["length", "EngineDeadError", "length"]
+    assert all(line["request_id"].startswith("req_") for line in finished)

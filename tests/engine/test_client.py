@@ -12,7 +12,7 @@ from anllm.core.events import Finished, LoadProgress, Started
 from anllm.core.request import FinishReason
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient, EngineState, Event
-from anllm.engine.transport import OnFrame, ThreadTransport
+from anllm.engine.transport import End, OnFrame, ThreadTransport
 from anllm.errors import ModelError, NotReadyError, QueueFullError
 from anllm.testing import FakeClock, FakeRunner
 from serving import Gate, Reader, eventually, running_client, submit
@@ -293,7 +293,7 @@ async def test_a_progress_display_that_fails_does_not_keep_the_model_from_loadin
         return FakeRunner()
 
     class Reporting(ThreadTransport):
-        async def run(self, on_frame: OnFrame) -> str:
+        async def run(self, on_frame: OnFrame) -> End:
             on_frame(LoadProgress("Loading weights", 1, 2))
             return await super().run(on_frame)
 
@@ -307,7 +307,7 @@ async def test_a_progress_display_that_fails_does_not_keep_the_model_from_loadin
 
 async def test_a_transport_that_raises_is_an_engine_that_ended() -> None:
     class Broken(ThreadTransport):
-        async def run(self, on_frame: OnFrame) -> str:
+        async def run(self, on_frame: OnFrame) -> End:
             raise OSError("no more sockets")
 
     client = EngineClient(Broken(FakeRunner, SMALL), SMALL)

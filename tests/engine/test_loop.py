@@ -1,11 +1,23 @@
 """Commands in, one StepEvents a step out, and what a step that raises does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Abort, Add, Failed, Finished, Started, StepEvents, Tokens
+from anllm.core.events import (
+    Abort,
+    Add,
+    Admitted,
+    EngineFigures,
+    Failed,
+    Finished,
+    Started,
+    StepEvents,
+    StepFigures,
+    Tokens,
+)
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.core.step import StepPlan
 from anllm.engine.loop import MAX_FAILED_STEPS, EngineBrokenError, EngineLoop
@@ -18,8 +30,16 @@ class Engine:
 
     def __init__(self, before_run: Callable[[StepPlan], None] = lambda plan: None, **config: int) -> None:
         self.runner = FakeRunner(before_run=before_run)
-        self.steps: list[StepEvents] = []
-        self.loop = EngineLoop(self.runner, SchedulerConfig(**config), self.steps.append, FakeClock())
+        self.steps: list[StepEvents] = []  # without figures
+        self.figures: list[EngineFigures] = []
+        self.clock = FakeClock()
+        self.loop = EngineLoop(self.runner, SchedulerConfig(**config), self._collect, self.clock)
+
+    def _collect(self, events: StepEvents) -> None:
+        if events.figures is not None:
+            self.figures.append(events.figures)
+        if (events or events.figures is None) and not events.computing:
+            self.steps.append(replace(events, figures=None))
 
     def add(self, *request_ids: int, **params: object) -> None:
         self.loop.take([Add(make_request(i, **params)) for i in request_ids])  # type: ignore[arg-type]
@@ -162,3 +182,106 @@ def test_resting_checks_the_books_and_releases_memory() -> None:
     engine.add(0)
     engine.run()
     assert calls == ["release"]
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_step_tells_what_it_was_and_how_the_engine_stands() -> None:
+    engine = Engine(lambda plan: engine.clock.advance(0.25), max_num_seqs=1)
+    engine.clock.advance(5.0)
+    engine.add(0, num_tokens=20, max_tokens=2)
+    engine.add(1, num_tokens=30, max_tokens=1)
+    engine.loop.step()
+    first = engine.figures[-1]
+    assert (first.num_running, first.num_waiting, first.kv_used_bytes, first.kv_kept_bytes) == (1, 1, 256, 0)
+    assert first.step == StepFigures(duration_s=0.25, num_decodes=0, num_prefills=1, num_prefill_tokens=20)
+    assert [(a.request_id, a.queue_s) for a in first.admitted] == [(0, 5.0)]
+    assert (first.num_queried_tokens, first.num_hit_tokens) == (19, 0)
+    engine.loop.step()
+    second = engine.figures[-1]
+    assert (second.num_running, second.num_waiting, second.kv_used_bytes, second.kv_kept_bytes) == (0, 1, 0, 256)
+    assert second.step == StepFigures(duration_s=0.25, num_decodes=1, num_prefills=0, num_prefill_tokens=0)
+    assert (second.admitted, second.num_queried_tokens) == ((), 0)
+    engine.run()
+    assert [a for f in engine.figures[2:] for a in f.admitted] == [Admitted(1, 5.5)]
+    last = engine.figures[-1]
+    assert (last.num_running, last.num_waiting, last.kv_used_bytes, last.step) == (0, 0, 0, None)
+
+
+def test_what_the_prefix_cache_finds_is_told_once() -> None:
+    engine = Engine()
+    prompt = tuple(range(50))
+    for request_id in range(3):
+        engine.loop.take([Add(make_request(request_id, prompt=prompt, max_tokens=1))])
+        engine.run()
+    assert sum(f.num_queried_tokens for f in engine.figures) == 3 * 49
+    assert sum(f.num_hit_tokens for f in engine.figures) == 2 * 49
+
+
+def test_preemptions_are_told_once() -> None:
+    runner = FakeRunner(kv_budget_tokens=768, max_model_len=512)
+    told: list[EngineFigures] = []
+    loop = EngineLoop(runner, SchedulerConfig(), lambda events: told.append(events.figures) if events.figures else None)
+    loop.take([Add(make_request(i, 200, max_tokens=200)) for i in range(2)])
+    while loop.step():
+        pass
+    assert sum(f.num_preemptions for f in told) == 1
+    assert max(f.kv_used_bytes for f in told) == 768
+    assert sum(len(f.admitted) for f in told) == 2, "coming back is no admission"
+
+
+def test_an_engine_that_an_abort_leaves_idle_says_so() -> None:
+    engine = Engine()
+    engine.add(0, 1, max_tokens=100)
+    engine.loop.step()
+    assert engine.figures[-1].num_running == 2
+    engine.loop.take([Abort((0, 1))])
+    assert engine.loop.step() is False
+    assert (engine.figures[-1].num_running, engine.figures[-1].kv_used_bytes) == (0, 0)
+    num_figures = len(engine.figures)
+    engine.loop.step()
+    assert len(engine.figures) == num_figures, "nothing new, nothing told"
+
+
+def test_a_failed_step_tells_no_times_but_how_the_engine_stands() -> None:
+    engine = Engine(fails_on(0))
+    engine.add(0)
+    engine.loop.step()
+    assert (engine.figures[-1].step, engine.figures[-1].num_running) == (None, 0)
+
+
+def test_memory_is_looked_at_once_a_second() -> None:
+    engine = Engine(lambda plan: engine.clock.advance(0.25))
+    engine.add(0, max_tokens=10)
+    while engine.loop.step():
+        pass
+    assert [f.memory is not None for f in engine.figures] == [True, False, False, False] * 2 + [True, False]
+
+
+def test_the_log_names_the_requests_of_a_failed_step(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(fails_on(0))
+    engine.loop.take([Add(replace(make_request(i), log_id="req_abc")) for i in (0, 1)])
+    engine.run()
+    assert "step failed request_id=req_abc num_sequences=2" in caplog.text
+
+
+def test_what_is_in_a_step_is_told_before_it_is_computed() -> None:
+    told: list[tuple[int, ...]] = []
+    plans: list[tuple[int, ...]] = []
+
+    def before_run(plan: StepPlan) -> None:
+        prompts = tuple(s.request_id for s in plan.scheduled if not s.is_decode)
+        assert not prompts or told[-1] == prompts
+        plans.append(prompts)
+
+    loop = EngineLoop(
+        FakeRunner(before_run=before_run), SchedulerConfig(), lambda e: told.append(e.computing), FakeClock()
+    )
+    loop.take([Add(make_request(i, 10 + i)) for i in range(3)])
+    loop.step()
+    loop.take([Add(make_request(9))])
+    while loop.step():
+        pass
+    assert [prompts for prompts in plans if prompts] == [(0, 1, 2), (9,)]
+    assert [computing for computing in told if computing] == [(0, 1, 2), (9,)]

@@ -17,12 +17,14 @@ import zmq
 import anllm
 from anllm.config import SchedulerConfig
 from anllm.core.events import EngineInfo, LoadProgress
+from anllm.engine import process
 from anllm.engine.client import EngineClient, EngineState
 from anllm.engine.process import ProcessTransport
-from anllm.engine.transport import decode
-from anllm.errors import ModelError
+from anllm.engine.pulse import watch
+from anllm.engine.transport import End, decode
+from anllm.errors import DeadlyRequestError, ModelError
 from anllm.testing import FakeRunner
-from fake_worker import LETHAL_TOKEN
+from fake_worker import HANGING_TOKEN, LETHAL_TOKEN
 from serving import PATIENCE_S, Reader, eventually, submit
 from stepping import alone, make_request
 
@@ -133,6 +135,60 @@ async def test_a_request_that_kills_the_child_takes_along_only_what_is_open() ->
         assert after.tokens[9] == alone(make_request(9))[0]
 
 
+async def test_a_request_that_ended_the_child_twice_is_refused_and_others_are_not() -> None:
+    async with running("fragile", restart_delays_s=(0.0, 0.0)) as (client, _):
+        for life in (1, 2):
+            # Those beside it have their first token, or come after it: they may come again.
+            beside = submit(client, make_request(100 * life, 10, max_tokens=4000))
+            await beside.until(lambda life=life, beside=beside: beside.tokens.get(100 * life))
+            lethal = submit(client, make_request(100 * life + 1, prompt=(LETHAL_TOKEN, 1, 2), seed=life))
+            await lethal.end([100 * life + 1])
+            await beside.end([100 * life])
+            await eventually(lambda life=life: client.state is EngineState.READY and client.num_restarts == life)
+        with pytest.raises(DeadlyRequestError, match="ended 2 times"):
+            submit(client, make_request(301, prompt=(LETHAL_TOKEN, 1, 2), seed=9))
+        again = submit(client, make_request(302, 10, max_tokens=3), make_request(303, prompt=(1, 2, 3)))
+        await again.end([302, 303])
+        assert client.num_restarts == 2
+
+
+async def test_a_child_that_is_stopped_is_ended_and_another_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "watch", lambda beats: watch(beats, silent_after_s=2.0))
+    async with running(restart_delays_s=(0.0,)) as (client, transport):
+        pid = transport.pid
+        assert pid is not None
+        reader = submit(client, make_request(0, max_tokens=4000))
+        await reader.until(lambda: reader.tokens)
+        os.kill(pid, signal.SIGSTOP)
+        await reader.end()
+        assert reader.error() == "EngineDeadError"
+        assert client.end_reason == "gave no sign of life for 2 seconds and was ended"
+        until_gone(pid)
+        await eventually(lambda: client.state is EngineState.READY)
+        await submit(client, make_request(9)).end([9])
+
+
+async def test_a_step_that_hangs_is_ended_and_its_request_refused_the_third_time() -> None:
+    async with running("impatient", restart_delays_s=(0.0, 0.0)) as (client, _):
+        for life in (1, 2):
+            hanging = submit(client, make_request(10 * life, prompt=(HANGING_TOKEN, 1)))
+            await hanging.end([10 * life])
+            assert hanging.error(10 * life) == "EngineDeadError"
+            assert "did not come out of a step" in client.end_reason
+            await eventually(lambda life=life: client.state is EngineState.READY and client.num_restarts == life)
+        with pytest.raises(DeadlyRequestError):
+            submit(client, make_request(30, prompt=(HANGING_TOKEN, 1)))
+        await submit(client, make_request(9)).end([9])
+
+
+async def test_a_child_that_is_idle_or_works_long_is_let_live() -> None:
+    async with running("impatient") as (client, _):
+        await asyncio.sleep(2.5)
+        reader = submit(client, make_request(0, 3000, max_tokens=1000))
+        await reader.end()
+        assert client.num_restarts == 0
+
+
 async def test_a_model_that_cant_be_served_is_told_by_start() -> None:
     transport = ProcessTransport(worker("refuse"))
     client = EngineClient(transport, SchedulerConfig())
@@ -143,7 +199,7 @@ async def test_a_model_that_cant_be_served_is_told_by_start() -> None:
 
 
 async def test_a_refused_model_ends_the_child_with_code_1() -> None:
-    assert await ProcessTransport(worker("refuse")).run(lambda frame: None) == "ended with code 1"
+    assert await ProcessTransport(worker("refuse")).run(lambda frame: None) == End("ended with code 1")
 
 
 async def test_a_child_that_crashes_while_it_loads_is_told_by_start(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,18 +11,22 @@ from anllm.config import SchedulerConfig
 from anllm.core.events import (
     Abort,
     Add,
+    Admitted,
+    EngineFigures,
     EngineInfo,
     Failed,
     Finished,
     LoadFailed,
     LoadProgress,
+    MemoryUse,
     ResetPrefixCache,
     Started,
     StepEvents,
+    StepFigures,
     Tokens,
 )
 from anllm.core.request import FinishReason, Request, SamplingParams
-from anllm.engine.transport import Frame, ThreadTransport, decode, encode, take_all
+from anllm.engine.transport import End, Frame, ThreadTransport, decode, encode, take_all
 from anllm.errors import ModelError
 from anllm.testing import FakeRunner
 from stepping import alone, make_request
@@ -47,6 +51,12 @@ FRAMES = [
         failed=(Failed(4, "StepError", "It failed."),),
         started=(Started(1, 9), Started(2)),
     ),
+    StepEvents(
+        figures=EngineFigures(
+            1, 2, 3, 2**40, 5, 6, 7, 8, 9, (Admitted(1, 0.5),), StepFigures(0.01, 1, 2, 3), MemoryUse(1, 2, 3)
+        )
+    ),
+    StepEvents(computing=(1, 2)),
     ResetPrefixCache(),
     Add(REQUEST),
     Add(make_request(0, 10_000)),
@@ -109,9 +119,9 @@ async def test_the_engine_tells_what_it_is_first_and_then_what_it_does() -> None
     run = Run(transport)
     await run.until(1)
     transport.send([Add(make_request(0, max_tokens=3))])
-    await run.until(4)
+    await run.until(5)  # one of them tells that the prompt is begun
     await transport.close()
-    assert await run.task == "closed"
+    assert await run.task == End("closed")
     assert run.frames[0] == runner.info
     tokens = [t for frame in run.frames[1:] for event in frame.tokens for t in event.token_ids]  # type: ignore[union-attr]
     assert tokens == alone(make_request(0, max_tokens=3))[0]
@@ -132,7 +142,7 @@ async def test_a_second_run_starts_a_new_engine_without_the_old_commands() -> No
         await run.until(1)
         await transport.close()
         transport.send([Add(make_request(0))])
-        assert await run.task == "closed"
+        assert await run.task == End("closed")
     assert [len(runner.plans) for runner in runners] == [0, 0]
 
 
@@ -142,7 +152,7 @@ async def test_what_ends_the_engine_is_told() -> None:
         raise OSError("the disk is gone")
 
     run = Run(ThreadTransport(factory, SchedulerConfig()))
-    assert await run.task == "OSError('the disk is gone')"
+    assert await run.task == End("OSError('the disk is gone')")
     assert run.frames == []
 
 

@@ -18,7 +18,9 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BACKENDS = {"macos": "mlx-metal", "cpu": "mlx-cpu", "cuda12": "mlx-cuda-12", "cuda13": "mlx-cuda-13"}
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
 CLIENT_LOCKS = sorted((ROOT / "locks" / "clients").glob("*.txt"))
-NODE_LOCKS = sorted((ROOT / "locks" / "clients").glob("*/package-lock.json"))
+CLIENT_NODE_LOCKS = sorted((ROOT / "locks" / "clients").glob("*/package-lock.json"))
+NODE_LOCKS = [*CLIENT_NODE_LOCKS, ROOT / "web" / "package-lock.json"]
+WEB_BUNDLE = ROOT / "src" / "anllm" / "server" / "webui" / "dist"
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +32,10 @@ def dist(tmp_path_factory) -> Path:
 
 
 def read_wheel(dist: Path) -> dict[str, str]:
+    """Name -> text; what is no text has wrong characters."""
     (file,) = dist.glob("*.whl")
     with zipfile.ZipFile(file) as wheel:
-        return {name: wheel.read(name).decode() for name in wheel.namelist()}
+        return {name: wheel.read(name).decode(errors="replace") for name in wheel.namelist()}
 
 
 def read_lock(name: str) -> dict[str, list[Requirement]]:
@@ -50,7 +53,9 @@ def test_the_wheel_holds_every_module_and_nothing_else_of_the_tree(dist):
     source = ROOT / "src"
     modules = {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
     names = {name for name in read_wheel(dist) if ".dist-info/" not in name}
-    assert names == modules | {"anllm/py.typed"}
+    chat = {path.relative_to(source).as_posix() for path in WEB_BUNDLE.rglob("*") if path.is_file()}
+    assert names == modules | chat | {"anllm/py.typed"}
+    assert "anllm/server/webui/dist/index.html" in chat
 
 
 def test_the_wheel_says_command_licence_and_python(dist):
@@ -70,6 +75,9 @@ def test_the_sdist_holds_what_make_test_needs(dist):
         "LICENSE",
         "pyproject.toml",
         "src/anllm/py.typed",
+        "src/anllm/server/webui/dist/index.html",
+        "web/src/main.tsx",
+        "web/package-lock.json",
         Path(__file__).relative_to(ROOT).as_posix(),
     }
     assert (
@@ -89,8 +97,11 @@ def test_a_lock_pins_with_hashes_and_names_no_host(lock):
 @pytest.mark.parametrize("lock", NODE_LOCKS, ids=lambda path: path.parent.name)
 def test_a_lock_for_node_pins_with_hashes_and_names_no_registry(lock):
     locked = json.loads(lock.read_text())["packages"]
-    wanted = json.loads((lock.parent / "package.json").read_text())["dependencies"]
-    assert locked.pop("")["dependencies"] == wanted
+    manifest = json.loads((lock.parent / "package.json").read_text())
+    root = locked.pop("")
+    kinds = [kind for kind in ("dependencies", "devDependencies") if kind in manifest]
+    assert {kind: root[kind] for kind in kinds} == {kind: manifest[kind] for kind in kinds}
+    wanted = {name for kind in kinds for name in manifest[kind]}
     assert {f"node_modules/{name}" for name in wanted} <= locked.keys()
     for name, package in locked.items():
         assert package["version"] and package["integrity"].startswith("sha512-"), name
@@ -116,7 +127,7 @@ def test_a_lock_satisfies_the_dependencies(lock):
     assert unmet(wanted, read_lock(lock), platform) == []
 
 
-@pytest.mark.parametrize("lock", ["audit", "build", "dev"])
+@pytest.mark.parametrize("lock", ["audit", "build", "dev", "web"])
 def test_a_lock_satisfies_its_group(lock):
     wanted = [item for item in PYPROJECT["dependency-groups"][lock] if isinstance(item, str)]
     assert unmet(wanted, read_lock(lock), "linux") == []
@@ -131,7 +142,7 @@ def test_a_clients_lock_satisfies_its_group(lock):
 def test_each_client_has_a_lock():
     groups = {name.removeprefix("client-") for name in PYPROJECT["dependency-groups"] if name.startswith("client-")}
     assert groups == {lock.stem for lock in CLIENT_LOCKS}
-    assert {lock.parent for lock in NODE_LOCKS} == {
+    assert {lock.parent for lock in CLIENT_NODE_LOCKS} == {
         path for path in (ROOT / "locks" / "clients").iterdir() if path.is_dir()
     }
 

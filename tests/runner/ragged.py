@@ -44,6 +44,7 @@ class SlowFusedKernels(SlowRaggedKernels):
     """Has the face of anllm.runner.fusion.FusedKernels besides."""
 
     writes_in_place = False
+    resize_bytes = 0
 
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation

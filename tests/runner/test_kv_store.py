@@ -104,6 +104,40 @@ def test_resizing_keeps_the_rows_that_stay(heights: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(v, values)
 
 
+@pytest.mark.parametrize("layers_at_once", [0, 1, 2, 3, 10])
+def test_layers_are_resized_together_as_far_as_memory_goes(layers_at_once: int) -> None:
+    shape = make_shape()
+    resize_bytes = layers_at_once * 5 * 256 * shape.bytes_per_token
+    store = KVStore([shape] * 5, resize_bytes=resize_bytes)
+    store.apply([SlabResize(256, 3)], [])
+    before = [write(layer, StepPlan((entry(Slot(256, 2), 0, 9),))) for layer in store.layers]
+    store.apply([SlabResize(256, 5)], [])
+    for layer, (keys, values) in zip(store.layers, before, strict=True):
+        assert layer.keys(256).shape[0] == 5
+        k, v = row(layer, Slot(256, 2), 0, 9)
+        np.testing.assert_array_equal(k, keys)
+        np.testing.assert_array_equal(v, values)
+
+
+def test_beginnings_are_the_memory_of_the_slabs_whatever_their_height() -> None:
+    store = KVStore([make_shape()] * 2)
+    store.apply([SlabResize(256, 2), SlabResize(512, 1)], [])
+    for layer, sign in zip(store.layers, (1, -1), strict=True):
+        for capacity in (256, 512):
+            for array in layer.flat(capacity):
+                array[:] = sign * capacity
+    found = store.beginnings([256, 512])
+    assert [array.shape[0] for array in found] == [1] * 8
+    assert [array[0, 0].item() for array in found] == [256, 256, 512, 512, -256, -256, -512, -512]
+    assert all(a is b for a, b in zip(store.beginnings([256, 512]), found, strict=True))
+    for array, slab in zip(found, store.arrays([256, 512]), strict=True):
+        assert np.array(array, copy=False).ctypes.data == np.array(slab, copy=False).ctypes.data
+    store.apply([SlabResize(256, 3)], [])
+    again = store.beginnings([256, 512])
+    assert np.array(again[0], copy=False).ctypes.data == np.array(store.layers[0].flat(256)[0], copy=False).ctypes.data
+    assert again[2] is found[2]
+
+
 @pytest.mark.parametrize(("source", "target"), [(Slot(256, 1), Slot(512, 0)), (Slot(256, 0), Slot(256, 2))])
 def test_a_copied_row_has_the_same_tokens_and_others_are_untouched(source: Slot, target: Slot) -> None:
     store = KVStore([make_shape(), make_shape(window=8)])

@@ -94,11 +94,12 @@ def test_a_record_reads_the_slabs_that_are_there_now() -> None:
     for _ in range(2):
         steps.logits(mx.array([5]), layout((256, 0, 9)), slabs)
     slabs.layers[0].resize(256, 2)
-    slabs.layers[0].resize(256, 4)
+    slabs.layers[0].resize(256, 8)
     slabs.layers[0].flat(256)[0][:] = 3
     found = steps.logits(mx.array([5]), layout((256, 0, 9)), slabs)
     assert found is not None
     assert found[0, -4:].tolist() == [3, 256, 257, 257]
+    assert model.calls == 1  # the height is nothing that a record knows of
 
 
 @pytest.mark.parametrize(

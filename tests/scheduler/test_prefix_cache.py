@@ -390,3 +390,12 @@ def test_what_broke_is_not_used_again() -> None:
     ask(stepper, 1, prompt, max_tokens=1)
     assert stepper.num_cached[1] == 0
     assert EOS not in prompt and SamplingParams().cache_salt == ""
+
+
+def test_where_nothing_is_kept_nothing_is_looked_up_or_counted() -> None:
+    stepper = Stepper(reuses_prefixes=False)
+    for request_id in range(2):
+        stepper.add(make_request(request_id, prompt=tuple(range(100))))
+        stepper.run()
+    stats = stepper.scheduler.cache_stats
+    assert (stats.num_queried_tokens, stats.num_hit_tokens) == (0, 0)

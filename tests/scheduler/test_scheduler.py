@@ -1,13 +1,14 @@
 """Who runs, in which slot, on which tokens: driven step by step over the fake model, which notices every wrong row."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anllm.core.request import FinishReason
-from anllm.core.step import StepPlan
+from anllm.core.step import StepPlan, step_sizes
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from anllm.scheduler.policy import MIN_PREFILL_TOKENS
 from anllm.testing.runner import letters, scripted
@@ -301,6 +302,47 @@ def test_slabs_that_a_failed_step_did_not_resize_are_resized_by_the_next() -> No
     stepper.run()
     for i in range(2, 6):
         stepper.check_answer(i)
+
+
+def test_beside_decode_rows_steps_are_of_few_lengths() -> None:
+    stepper = Stepper(model=nearby, step_s=lambda plan: 0.01 + 0.0001 * plan.num_tokens, max_num_batched_tokens=2000)
+    stepper.add(*(make_request(i, 10, max_tokens=400) for i in range(5)))
+    stepper.step()
+    stepper.add(make_request(5, 4000, max_tokens=8))
+    plans = stepper.run()
+    lengths = [plan.num_tokens for plan in plans if any(s.request_id == 5 and not s.is_decode for s in plan.scheduled)]
+    assert len(lengths) > 10
+    assert set(lengths[:-1]) <= set(step_sizes(1024))  # the last piece is what is left
+    stepper.check_answers()
+
+
+def test_who_waited_too_long_fails_and_the_others_go_on() -> None:
+    stepper = Stepper(max_num_seqs=1, max_queue_time_s=5.0, step_s=lambda plan: 0.01)
+    stepper.add(make_request(0, max_tokens=100), make_request(1))
+    stepper.step()
+    stepper.clock.advance(4.0)
+    stepper.add(replace(make_request(2), arrival_time_s=stepper.clock()))
+    assert stepper.scheduler.expire(stepper.clock()) == []
+    stepper.clock.advance(1.5)
+    (failed,) = stepper.scheduler.expire(stepper.clock())  # not those that run, nor who came later
+    assert (failed.request_id, failed.error) == (1, "QueueTimeoutError")
+    assert "5 seconds" in failed.message
+    stepper.scheduler.check_integrity()
+    assert stepper.scheduler.expire(stepper.clock()) == []
+    del stepper.requests[1]
+    stepper.run()
+    assert stepper.ends[0] == stepper.ends[2] == FinishReason.LENGTH
+
+
+def test_who_was_begun_and_waits_again_for_memory_does_not_expire() -> None:
+    stepper = Stepper(max_model_len=1024, kv_budget_tokens=1024 + 512, max_queue_time_s=5.0)
+    stepper.add(make_request(0, 200, max_tokens=500), make_request(1, 200, max_tokens=500))
+    stepper.run_until(lambda: stepper.scheduler.num_running == 2)
+    stepper.run_until(lambda: stepper.scheduler.num_waiting)  # preempted
+    stepper.clock.advance(60.0)
+    assert stepper.scheduler.expire(stepper.clock()) == []
+    stepper.run()
+    stepper.check_answers()
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -273,6 +273,27 @@ async def test_health_of_other_states(server: Server) -> None:
     await assert_not_ready(server, "failed")
 
 
+@pytest.mark.parametrize(
+    ("state", "is_draining", "start_error", "is_alive"),
+    [
+        (EngineState.READY, False, None, True),
+        (EngineState.LOADING, False, None, True),
+        (EngineState.RESTARTING, False, None, True),
+        (EngineState.READY, True, None, True),
+        (EngineState.CLOSED, True, None, True),  # it ends by itself
+        (EngineState.CLOSED, False, None, False),
+        (EngineState.LOADING, False, "No such model.", False),
+    ],
+)
+async def test_livez_says_whether_a_new_start_would_help(
+    server: Server, state: EngineState, is_draining: bool, start_error: str | None, is_alive: bool
+) -> None:
+    server.client.state, server.service.draining, server.service.start_error = state, is_draining, start_error
+    response = await server.http.get("/livez")
+    assert response.status_code == (200 if is_alive else 503)
+    assert response.json() == {"status": server.service.status}
+
+
 async def assert_not_ready(server: Server, status: str) -> None:
     health = await server.http.get("/health")
     assert (health.status_code, health.json()) == (503, {"status": status})

@@ -67,7 +67,7 @@ class TerminalConsole:
 
 
 def ready_line(address: str, model_id: str, info: EngineInfo) -> str:
-    """Address, model, backend, BLAS and K/V budget, in one line."""
+    """Address, model, backend, BLAS, K/V budget, and where the chat is, in one line."""
     tokens = info.kv_budget_bytes // info.kv_bytes_per_token
     parts = [
         f"Serving {model_id} at {address}/v1",
@@ -77,5 +77,6 @@ def ready_line(address: str, model_id: str, info: EngineInfo) -> str:
         f"{info.execution} batching",
         f"context {info.max_model_len}",
         f"K/V budget {info.kv_budget_bytes / 1e9:.1f} GB ({tokens:,} tokens)",
+        f"chat in the browser at {address}/",
     ]
     return " · ".join(parts)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anllm.config import (
+    LOG_LEVELS,
     CacheConfig,
     Config,
     Execution,
     GenerationConfig,
+    LogConfig,
     ModelConfig,
     SchedulerConfig,
     SecurityConfig,
@@ -22,6 +23,7 @@ from anllm.config import (
     Weights,
 )
 from anllm.errors import AnllmError
+from anllm.logs import LogFormat, configure
 
 if TYPE_CHECKING:
     _IntegerType = click.ParamType[int, object]
@@ -68,6 +70,16 @@ class Size(_IntegerType):
     default=DEFAULT.scheduler.max_num_waiting,
     type=int,
     help="Sequences in the queue; one more is refused with 429.",
+)
+@click.option(
+    "--max-queue-time",
+    type=float,
+    help="Seconds that a request may wait to begin; then it fails with 503.  [default: no limit]",
+)
+@click.option(
+    "--step-timeout",
+    type=float,
+    help="Seconds after which a step is taken to hang and the engine is started again.  [default: by the model]",
 )
 @click.option(
     "--memory-fraction",
@@ -127,6 +139,11 @@ class Size(_IntegerType):
     help="Seconds of silence after which a stream sends a comment.",
 )
 @click.option(
+    "--request-timeout",
+    type=float,
+    help="Seconds that a request may take; its header x-request-timeout may say less.  [default: no limit]",
+)
+@click.option(
     "--drain-timeout",
     default=DEFAULT.server.drain_timeout_s,
     type=float,
@@ -169,15 +186,19 @@ class Size(_IntegerType):
 )
 @click.option(
     "--log-level",
-    default="info",
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    default=DEFAULT.log.level,
+    type=click.Choice(LOG_LEVELS),
     help="What to log on stderr.",
 )
-def serve(model: str | None, log_level: str, **options: Any) -> None:
+@click.option(
+    "--log-format",
+    default=DEFAULT.log.format.value,
+    type=click.Choice([f.value for f in LogFormat]),
+    help="Form of log lines: text, or a JSON object a line.",
+)
+def serve(model: str | None, **options: Any) -> None:
     """Serve MODEL: a hub id, a local folder, or a .gguf file. Without MODEL, the embedded default model."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    configure(options["log_level"], LogFormat(options["log_format"]), "api")
     from anllm.cli.console import TerminalConsole
     from anllm.launch import serve as run_server
 
@@ -190,6 +211,13 @@ def serve(model: str | None, log_level: str, **options: Any) -> None:
         click.echo(f"Error: {error.message}", err=True)
         sys.exit(1)
     sys.exit(code)
+
+
+def traces_are_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether OpenTelemetry's own variables name a place for traces."""
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    is_off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return not is_off and any(environment.get(name) for name in names)
 
 
 def build_config(model: str | None, options: dict[str, Any]) -> Config:
@@ -217,6 +245,8 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             max_num_batched_tokens=options["max_num_batched_tokens"],
             decode_token_budget=options["decode_token_budget"],
             max_num_waiting=options["max_num_waiting"],
+            max_queue_time_s=options["max_queue_time"],
+            step_timeout_s=options["step_timeout"],
         ),
         server=ServerConfig(
             host=options["host"],
@@ -228,6 +258,7 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             keep_alive_s=options["keep_alive"],
             drain_timeout_s=options["drain_timeout"],
             max_connections=options["max_connections"],
+            request_timeout_s=options["request_timeout"],
         ),
         security=SecurityConfig(
             api_keys=options["api_key"],
@@ -239,6 +270,9 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             ssl_keyfile=options["ssl_keyfile"],
             ssl_keyfile_password=options["ssl_keyfile_password"],
             ssl_ca_certs=options["ssl_ca_certs"],
+        ),
+        log=LogConfig(
+            level=options["log_level"], format=LogFormat(options["log_format"]), traces=traces_are_wanted(os.environ)
         ),
     )
 

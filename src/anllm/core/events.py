@@ -88,17 +88,76 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """The sequence got a row, for the first time. queue_s: how long after it came to the front."""
+
+    request_id: int
+    queue_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of the runner's arrays: in use, the most that were, and those kept for reuse beside them."""
+
+    active_bytes: int
+    peak_bytes: int
+    cached_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """Of a step that was computed. num_decodes: sequences that got their next token from their last one alone;
+    num_prefills: pieces of prompts, with num_prefill_tokens tokens in all."""
+
+    duration_s: float
+    num_decodes: int
+    num_prefills: int
+    num_prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """How the engine stands, and what happened since the figures before these.
+
+    num_running, num_waiting: sequences with a row and without one; num_deferred: of the waiting ones, those whose
+        grammar is being compiled.
+    kv_used_bytes: rows of running sequences; kv_kept_bytes: rows kept for prompts that begin alike.
+    num_preemptions, num_evicted_rows: since the figures before.
+    num_queried_tokens, num_hit_tokens: of prompts that were looked up in the prefix cache since then, and of those the
+        ones found.
+    step: None where none was computed. memory: None where it was not looked at; once a second is enough.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_deferred: int
+    kv_used_bytes: int
+    kv_kept_bytes: int
+    num_preemptions: int = 0
+    num_evicted_rows: int = 0
+    num_queried_tokens: int = 0
+    num_hit_tokens: int = 0
+    admitted: tuple[Admitted, ...] = ()
+    step: StepFigures | None = None
+    memory: MemoryUse | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepEvents:
-    """All events of one step, in the order in which they are to be taken: prompts, starts, tokens, then ends."""
+    """All events of one step, in the order in which they are to be taken: prompts, starts, tokens, then ends. figures:
+    of the engine after it, with each step, and whenever it comes to rest. computing: of a step that is about to begin,
+    and comes alone: the requests whose prompts are in it."""
 
     tokens: tuple[Tokens, ...] = ()
     finished: tuple[Finished, ...] = ()
     failed: tuple[Failed, ...] = ()
     prompts: tuple[PromptLogprobs, ...] = ()
     started: tuple[Started, ...] = ()
+    figures: EngineFigures | None = None
+    computing: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.tokens or self.finished or self.failed or self.prompts or self.started)
+        return bool(self.tokens or self.finished or self.failed or self.prompts or self.started or self.computing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +173,7 @@ class EngineInfo:
     prefill_tokens: of prompts, in one step where nobody decodes, if the config does not say.
     reuses_prefixes: whether K/V of earlier requests is used again; not for models whose layers keep more than that, or
         where it is switched off.
+    step_limit_s: seconds after which a step is taken to hang; no step of this model on this machine takes as long.
     grown_slab_bytes: slabs larger than this don't grow only to keep K/V that nobody uses now; None is no limit.
     """
 
@@ -130,6 +190,7 @@ class EngineInfo:
     prefill_tokens: int = 1024
     reuses_prefixes: bool = True
     grown_slab_bytes: int | None = None
+    step_limit_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,9 @@ class Request:
     request_id: chosen by the front, unique among open requests.
     prompt_token_ids: at least one token.
     params: with n=1, no stop strings, and a seed.
-    arrival_time_s: clock of the front, for queue times.
+    arrival_time_s: clock of the front, for queue times. It is the engine's clock too: that of the machine.
     client: who shares the engine with others as one: the same for all requests with one API key.
+    log_id: how the front calls it in its log; several may share one.
     """
 
     request_id: int
@@ -138,6 +139,7 @@ class Request:
     params: SamplingParams
     arrival_time_s: float = 0.0
     client: str = ""
+    log_id: str = ""
 
 
 def _require(holds: bool, name: str, rule: str, given: object) -> None:

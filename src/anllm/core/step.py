@@ -10,8 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from anllm.core.events import EngineInfo, TokenLogprobs
+from anllm.core.events import EngineInfo, MemoryUse, TokenLogprobs
 from anllm.core.request import SamplingParams
+
+# Beside decode rows, prompts come in pieces that make one of few numbers of tokens of a step: below 128, below 256 and
+# above, multiples of these. A GPU's libraries look for the best way to multiply at each new number, which holds up a
+# step by 3 to 6 ms (docs/log.md).
+_SIZE_UNITS = ((128, 8), (256, 16), (0, 64))
 
 # Stands for the token that the step before this one sampled for the same sequence, where nobody has read it yet.
 PENDING = -1
@@ -156,6 +161,10 @@ class Runner(Protocol):
         each resize may have been done or not, and all else is as before."""
         ...
 
+    def memory(self) -> MemoryUse:
+        """What its arrays take now. Waits for nothing."""
+        ...
+
     def release(self) -> None:
         """Give memory that is only kept for reuse back to the system; called when idle."""
         ...
@@ -163,3 +172,14 @@ class Runner(Protocol):
     def close(self) -> None:
         """The end: give everything back. Nothing may be called afterwards."""
         ...
+
+
+def nearest_step_size(num_tokens: int) -> int:
+    """Of the usual numbers of tokens of a step that decodes and has prompts, the one nearest to this."""
+    unit = next(unit for below, unit in _SIZE_UNITS if num_tokens < below or not below)
+    return max((num_tokens + unit // 2) // unit, 1) * unit
+
+
+def step_sizes(most: int) -> list[int]:
+    """All of these numbers up to `most`."""
+    return [size for size in range(1, most + 1) if nearest_step_size(size) == size]

@@ -12,7 +12,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import (
@@ -30,7 +32,8 @@ from anllm.core.events import (
     Tokens,
 )
 from anllm.core.request import Request
-from anllm.engine.transport import Frame, Transport
+from anllm.engine.suspects import Suspects
+from anllm.engine.transport import End, Frame, Transport
 from anllm.errors import EngineDeadError, InvalidRequestError, ModelError, NotReadyError, QueueFullError
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,26 @@ class EngineState(StrEnum):
     CLOSED = "closed"
 
 
+class Watcher(Protocol):
+    """Who looks on."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """The engine sent this."""
+        ...
+
+    def on_engine_end(self) -> None:
+        """It is gone; another one may come."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request that was submitted, and who hears of it."""
+
+    request: Request
+    on_event: OnEvent
+
+
 class EngineClient:
     """Modified by submit, abort and what the engine sends; all in one event loop."""
 
@@ -57,21 +80,28 @@ class EngineClient:
         config: SchedulerConfig,
         *,
         on_progress: Callable[[LoadProgress], None] = lambda progress: None,
+        watcher: Watcher | None = None,
         restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
         healthy_after_s: float = HEALTHY_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """watcher: gets to see all that the engine sends, before it is acted on."""
         self.state = EngineState.LOADING
         self.info: EngineInfo | None = None
         self.num_restarts = 0
+        self.load_s: float | None = None  # how long the engine that runs, or ran last, took to be ready
         self._transport = transport
         self._max_num_open = config.max_num_open
         self._on_progress = on_progress
+        self._watcher = watcher
         self._restart_delays_s = restart_delays_s
         self._healthy_after_s = healthy_after_s
         self._clock = clock
+        self._started_s = 0.0
         self._ready_since_s = 0.0
-        self._open: dict[int, OnEvent] = {}
+        self._open: dict[int, _Open] = {}
+        self._suspects = Suspects(clock)
+        self.end_reason = ""  # why the last engine ended
         self._ids = itertools.count()
         self._load_error: str | None = None
         self._settled = asyncio.Event()  # ready for the first time, or closed
@@ -113,7 +143,7 @@ class EngineClient:
         on_event is called in this event loop with every event of any of them; it must not block. After a Finished or
         Failed nothing follows for that id.
         Raises QueueFullError if they don't all fit in the queue now, InvalidRequestError if they never can,
-        NotReadyError while the engine is not ready.
+        DeadlyRequestError for one that ended engines, NotReadyError while the engine is not ready.
         """
         self._require_ready()
         if len(requests) > self._max_num_open:
@@ -127,14 +157,17 @@ class EngineClient:
                 f"The server has {len(self._open)} open requests of at most {self._max_num_open}, and this one needs "
                 f"{len(requests)}. Try again later."
             )
+        self._suspects.check(requests)
         for request in requests:
-            self._open[request.request_id] = on_event
+            self._open[request.request_id] = _Open(request, on_event)
         self._transport.send(Add(request) for request in requests)
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Forget these requests: no event follows, and their slots are free by the engine's next step. Ids that have
         ended, or were never submitted, are ignored."""
         known = tuple(i for i in request_ids if self._open.pop(i, None) is not None)
+        for request_id in known:
+            self._suspects.ended(request_id, None)
         if known:
             self._transport.send([Abort(known)])
 
@@ -153,7 +186,9 @@ class EngineClient:
         """Start the engine, again and again, until it is closed or fails too often in a row."""
         delays_s = iter(self._restart_delays_s)
         while not self._closing.is_set():
-            reason = await self._run_engine()
+            end = await self._run_engine()
+            self.end_reason = end.reason
+            self._let_watch(None)
             if self.state is EngineState.READY and self._clock() - self._ready_since_s >= self._healthy_after_s:
                 delays_s = iter(self._restart_delays_s)
             delay_s = next(delays_s, None)
@@ -161,9 +196,10 @@ class EngineClient:
                 break
             if self.info is None or delay_s is None:
                 level = logging.ERROR if self._load_error is None else logging.DEBUG  # start() tells that reason
-                logger.log(level, "the engine %s and stays down", reason)
+                logger.log(level, "the engine %s and stays down", end.reason)
                 break
-            logger.error("the engine %s; %d open requests fail; it is started again", reason, self.num_open)
+            logger.error("the engine %s; %d open requests fail; it is started again", end.reason, self.num_open)
+            self._suspects.died([one.request for one in self._open.values()], is_blamed=not end.is_from_outside)
             self.num_restarts += 1
             self.state = EngineState.RESTARTING
             self._fail_open()
@@ -172,13 +208,14 @@ class EngineClient:
         self._settled.set()
         self._fail_open()
 
-    async def _run_engine(self) -> str:
-        """One engine from start to end; why it ended."""
+    async def _run_engine(self) -> End:
+        """One engine from start to end."""
+        self._started_s = self._clock()
         try:
             return await self._transport.run(self._on_frame)
         except Exception as error:  # whatever it was, the engine is gone, and whoever waits for it must be told
             logger.exception("the engine's transport failed")
-            return f"was lost: {error!r}"
+            return End(f"was lost: {error!r}")
 
     async def _pause(self, seconds: float) -> None:
         """Wait, unless the end comes first."""
@@ -189,12 +226,13 @@ class EngineClient:
         """The engine is gone: every open request gets its end."""
         gone, self._open = self._open, {}
         message = "The engine ended while it worked on this request."
-        for request_id, on_event in gone.items():
-            on_event(Failed(request_id, EngineDeadError.__name__, message))
+        for request_id, one in gone.items():
+            one.on_event(Failed(request_id, EngineDeadError.__name__, message))
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Frame) -> None:
+        self._let_watch(frame)
         if isinstance(frame, StepEvents):
             self._on_events(frame)
         elif isinstance(frame, LoadProgress):
@@ -205,7 +243,17 @@ class EngineClient:
             self.info = frame
             self.state = EngineState.READY
             self._ready_since_s = self._clock()
+            self.load_s = self._ready_since_s - self._started_s
             self._settled.set()
+
+    def _let_watch(self, frame: Frame | None) -> None:
+        """None: the engine has ended."""
+        if self._watcher is None:
+            return
+        try:
+            self._watcher.on_engine_end() if frame is None else self._watcher.on_frame(frame)
+        except Exception:  # who only looks on must not keep anybody from an answer
+            logger.exception("what the engine sent could not be looked at")
 
     def _tell_progress(self, progress: LoadProgress) -> None:
         try:
@@ -214,21 +262,27 @@ class EngineClient:
             logger.debug("progress could not be shown", exc_info=True)
 
     def _on_events(self, events: StepEvents) -> None:
+        self._suspects.computing(i for i in events.computing if i in self._open)
         for scored in events.prompts:
             self._deliver(self._open.get(scored.request_id), scored)
         for start in events.started:
+            if start.request_id in self._open:
+                self._suspects.got_token(start.request_id)
             self._deliver(self._open.get(start.request_id), start)
         for tokens in events.tokens:
             self._deliver(self._open.get(tokens.request_id), tokens)
         ends: tuple[Finished | Failed, ...] = (*events.finished, *events.failed)
         for end in ends:
-            self._deliver(self._open.pop(end.request_id, None), end)
+            ended = self._open.pop(end.request_id, None)
+            is_whole = ended is not None and isinstance(end, Finished)
+            self._suspects.ended(end.request_id, ended.request if ended is not None and is_whole else None)
+            self._deliver(ended, end)
 
-    def _deliver(self, on_event: OnEvent | None, event: Event) -> None:
-        if on_event is None:  # aborted
+    def _deliver(self, to: _Open | None, event: Event) -> None:
+        if to is None:  # aborted
             return
         try:
-            on_event(event)
+            to.on_event(event)
         except Exception:  # one request's reader must not take the others' events away
             logger.exception("request %d: its reader failed; it is aborted", event.request_id)
             self.abort([event.request_id])

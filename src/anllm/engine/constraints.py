@@ -29,6 +29,11 @@ class Constraints:
         self._compiling: dict[int, tuple[Request, Future[GrammarState]]] = {}
         self._states: dict[int, GrammarState] = {}
 
+    @property
+    def num_compiling(self) -> int:
+        """Requests whose grammar is not compiled yet."""
+        return len(self._compiling)
+
     def begin(self, request: Request) -> Failed | None:
         """Compile the request's grammar; take_ready() gives it back."""
         if self._computer is None:

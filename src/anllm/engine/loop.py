@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Abort, Add, EngineInfo, Failed, Finished, ResetPrefixCache, StepEvents
+from anllm.core.events import (
+    Abort,
+    Add,
+    EngineFigures,
+    EngineInfo,
+    Failed,
+    Finished,
+    ResetPrefixCache,
+    StepEvents,
+)
 from anllm.core.request import Request
 from anllm.core.step import InFlight, Masks, Runner, StepPlan, StepResult
 from anllm.engine.constraints import Constraints
 from anllm.errors import AnllmError, InvalidRequestError
 from anllm.kvcache.pool import KVPool
+from anllm.logs import Fields
 from anllm.scheduler.scheduler import Scheduler
 from anllm.structured.state import MaskComputer
 
@@ -27,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 Command = Add | Abort | ResetPrefixCache
 MakeMasks = Callable[[EngineInfo], MaskComputer | None]
+MEMORY_EVERY_S = 1.0  # how often the figures say what memory the runner's arrays take
 MAX_FAILED_STEPS = 3  # in a row; then the model is broken, not a request
 
 
@@ -71,12 +83,15 @@ class EngineLoop:
         self._emit = emit
         self._clock = clock
         self._num_failed_steps = 0
+        self._has_news = False  # whether the figures may be others than those told last
+        self._memory_told_s = -math.inf
         self._in_flight: list[tuple[StepPlan, InFlight]] = []  # submitted and not read: none or one between steps
 
     def take(self, commands: Iterable[Command]) -> None:
         """Apply what the front sent. A request that can't be queued is answered with Failed at once."""
         failed: list[Failed] = []
         for command in commands:
+            self._has_news = True
             if isinstance(command, Abort):
                 for request_id in command.request_ids:
                     self.scheduler.abort(request_id)
@@ -98,8 +113,12 @@ class EngineLoop:
         Raises EngineBrokenError after MAX_FAILED_STEPS in a row; the sequences in them have had their Failed.
         """
         self._queue_compiled()
-        plan = self.scheduler.schedule(self._clock())
+        now_s = self._clock()
+        self._tell_failed(self.scheduler.expire(now_s))
+        plan = self.scheduler.schedule(now_s)
         if plan is None and not self._in_flight:
+            if self._has_news:  # no step tells of it
+                self._emit(StepEvents(figures=self._figures()))
             return self._constraints.wait()
         has_begun = plan is not None and self._submit(plan)
         if plan is not None and has_begun and plan.needs_masks:
@@ -115,12 +134,24 @@ class EngineLoop:
         """Nothing to do for now: give back memory, and let the garbage collector in."""
         self.scheduler.check_integrity()
         self._runner.release()
+        self._memory_told_s = -math.inf
+        self._emit(StepEvents(figures=self._figures()))
         gc.collect()
 
     def close(self) -> None:
         """The end; on the thread that stepped."""
         self._constraints.close()
         self._runner.close()
+
+    def _figures(self) -> EngineFigures:
+        now_s = self._clock()
+        is_memory_due = now_s >= self._memory_told_s + MEMORY_EVERY_S
+        if is_memory_due:
+            self._memory_told_s = now_s
+        self._has_news = False
+        return self.scheduler.figures(
+            num_deferred=self._constraints.num_compiling, memory=self._runner.memory() if is_memory_due else None
+        )
 
     def _queue(self, request: Request) -> Failed | None:
         try:
@@ -160,6 +191,8 @@ class EngineLoop:
 
     def _submit(self, plan: StepPlan) -> bool:
         """Whether it could be begun; if not, the reason is told when its turn comes to be read."""
+        if prompts := tuple(s.request_id for s in plan.scheduled if not s.is_decode):
+            self._emit(StepEvents(computing=prompts))  # should this step end the process, it is known what was in it
         try:
             self._in_flight.append((plan, self._runner.submit(plan)))
         except Exception as error:
@@ -174,7 +207,8 @@ class EngineLoop:
             result = in_flight.result()
         except Exception:
             # The one broad except of the engine: whatever the model raised, it ends the requests of this step only.
-            logger.exception("step with %d sequences failed", len(plan.scheduled))
+            ids = self.scheduler.log_ids(plan)
+            logger.exception(Fields("step failed", request_id=",".join(ids), num_sequences=len(plan.scheduled)))
             self._num_failed_steps += 1
             events = self.scheduler.fail(plan, "The model failed on this step. The server's log has the reason.")
         else:
@@ -182,7 +216,7 @@ class EngineLoop:
             events = self._advanced(self.scheduler.update(plan, result, self._clock()))
         ends: tuple[Finished | Failed, ...] = (*events.finished, *events.failed)
         self._constraints.forget(end.request_id for end in ends)
-        return events
+        return replace(events, figures=self._figures())
 
     def _advanced(self, events: StepEvents) -> StepEvents:
         """With the ends of sequences whose grammar allows nothing more, or was not followed."""

@@ -1,6 +1,7 @@
 """The engine in a process of its own: spawned here, watched here, ended here.
 
-A fault of Metal or CUDA ends the process in which it happens; so it is not the API's. Frames go over a local socket.
+A fault of Metal or CUDA ends the process in which it happens; so it is not the API's. Frames go over a local socket,
+and beside it signs of life (pulse.py): a child that hangs is ended.
 The child reads its standard input for nothing but its end: when the parent is gone, whatever the reason, so is the
 child.
 """
@@ -25,12 +26,14 @@ from anllm.config import SchedulerConfig
 from anllm.core.events import LoadFailed, LoadProgress
 from anllm.core.step import Runner
 from anllm.engine.loop import Command, EngineLoop, MakeMasks, no_masks
-from anllm.engine.transport import REST_AFTER_S, Frame, OnFrame, decode, drive, encode
+from anllm.engine.pulse import Pulse, beats_address, watch
+from anllm.engine.transport import REST_AFTER_S, End, Frame, OnFrame, decode, drive, encode
 from anllm.errors import AnllmError
 
 logger = logging.getLogger(__name__)
 
 END_GRACE_S = 5.0  # between asking the child to end and ending it
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 class ProcessTransport:
@@ -48,7 +51,7 @@ class ProcessTransport:
         """Of the running child."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
-    async def run(self, on_frame: OnFrame) -> str:
+    async def run(self, on_frame: OnFrame) -> End:
         self._is_closed = False
         context = zmq.asyncio.Context()  # new for each child, as the address: nothing stale comes in
         try:
@@ -57,34 +60,44 @@ class ProcessTransport:
                 socket = self._socket = context.socket(zmq.PAIR)
                 socket.set_hwm(0)
                 socket.bind(address)
-                return await self._run_child(address, socket, on_frame)
+                beats = context.socket(zmq.PULL)
+                beats.bind(beats_address(address))
+                return await self._run_child(address, socket, beats, on_frame)
         finally:
             self._socket = None
             context.destroy(linger=0)
 
-    async def _run_child(self, address: str, socket: zmq.asyncio.Socket, on_frame: OnFrame) -> str:
+    async def _run_child(
+        self, address: str, socket: zmq.asyncio.Socket, beats: zmq.asyncio.Socket, on_frame: OnFrame
+    ) -> End:
         try:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command(), address, stdin=asyncio.subprocess.PIPE
             )
         except OSError as error:
-            return f"could not be started: {error}"
+            return End(f"could not be started: {error}")
         if self._is_closed:  # close() came too early to find it
             process.kill()
         receiving = asyncio.create_task(_receive(socket, on_frame))
+        watching = asyncio.create_task(watch(beats))
         ended = asyncio.create_task(process.wait())
+        trouble: str | None = None
         try:
-            await asyncio.wait((receiving, ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((receiving, watching, ended), return_when=asyncio.FIRST_COMPLETED)
             if receiving.done():  # nothing understandable comes from it any more
                 receiving.result()
+            if watching.done() and not ended.done():
+                trouble = watching.result()
+                process.kill()  # nothing else ends a process that is stopped
             code = await ended
             await _drain(socket, on_frame, receiving)
         finally:
             if process.returncode is None:
                 process.kill()
             receiving.cancel()
+            watching.cancel()
             await ended
-        return _describe(code)
+        return _end(code) if trouble is None else End(f"{trouble} and was ended")
 
     def send(self, commands: Iterable[Command]) -> None:
         if self._socket is None:
@@ -121,10 +134,12 @@ async def _drain(socket: zmq.asyncio.Socket, on_frame: OnFrame, receiving: async
         on_frame(decode(await socket.recv()))  # type: ignore[arg-type] # a child sends frames only
 
 
-def _describe(code: int) -> str:
-    if code < 0:
-        return f"ended by signal {signal.Signals(-code).name}"
-    return f"ended with code {code}"
+def _end(code: int) -> End:
+    if code >= 0:
+        return End(f"ended with code {code}")
+    number = signal.Signals(-code)
+    hint = ", which the system sends where memory runs out" if number is signal.SIGKILL else ""
+    return End(f"ended by signal {number.name}{hint}", is_from_outside=number in FROM_OUTSIDE)
 
 
 # -- the child's side --------------------------------------------------------------------------------------------------
@@ -159,11 +174,15 @@ def serve_socket(
     emit(runner.info)
     gc.collect()
     gc.freeze()  # what stays for good; looking through all of it would hold up a step
+    pulse = Pulse(config.step_timeout_s or runner.info.step_limit_s)
+    pulse.start(address)
     for is_idle in drive(loop):
+        pulse.end()
         if is_idle and not socket.poll(int(REST_AFTER_S * 1000)):
             loop.rest()
             socket.poll()
         loop.take(_receive_all(socket))
+        pulse.begin()
     return 0
 
 

@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -48,11 +49,20 @@ def decode(data: bytes) -> Frame | Command:
     return _DECODERS[data[0]].decode(memoryview(data)[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """Of an engine. reason: for the log, after "the engine". is_from_outside: somebody ended it, so that no request is
+    to be blamed."""
+
+    reason: str
+    is_from_outside: bool = False
+
+
 class Transport(Protocol):
     """One engine, somewhere else."""
 
-    async def run(self, on_frame: OnFrame) -> str:
-        """Start an engine and carry its frames until it has ended; returns why, for the log. May be called again."""
+    async def run(self, on_frame: OnFrame) -> End:
+        """Start an engine and carry its frames until it has ended. May be called again."""
         ...
 
     def send(self, commands: Iterable[Command]) -> None:
@@ -75,7 +85,7 @@ class ThreadTransport:
         self._make_masks = make_masks
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
 
-    async def run(self, on_frame: OnFrame) -> str:
+    async def run(self, on_frame: OnFrame) -> End:
         event_loop = asyncio.get_running_loop()
         ended: asyncio.Future[str] = event_loop.create_future()
         self._inbox = queue.SimpleQueue()
@@ -93,7 +103,7 @@ class ThreadTransport:
             event_loop.call_soon_threadsafe(ended.set_result, reason)
 
         threading.Thread(target=work, name="anllm-engine", daemon=True).start()
-        return await ended
+        return End(await ended)
 
     def send(self, commands: Iterable[Command]) -> None:
         for command in commands:

@@ -80,6 +80,7 @@ class KVCache:
         self._trees: dict[str, RadixTree] = {}  # by salt
         self._prefixes: dict[Row, _Prefix] = {}
         self._warm: dict[Row, None] = {}  # the least recently used first
+        self._warm_bytes = 0
         self._leaving: list[Slot] = []  # to be freed with end_plan()
         self._in_use: dict[Row, None] = {}  # warm rows that the plan copies from
         self._num_plans = self._num_read = 0
@@ -88,6 +89,11 @@ class KVCache:
     @property
     def num_warm_rows(self) -> int:
         return len(self._warm)
+
+    @property
+    def warm_bytes(self) -> int:
+        """Bytes of the rows that are kept for what is in them."""
+        return self._warm_bytes
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
@@ -131,11 +137,10 @@ class KVCache:
         if placement is None:
             slot = self._allocate(room)
             placement = None if slot is None else self._place_in(slot)
-        if placement is not None:
+        if placement is not None and self._reuses_prefixes:
             self.stats.num_queried_tokens += reusable
             self.stats.num_hit_tokens += placement.num_cached_tokens
-            if self._reuses_prefixes:
-                self._remember(placement.row, key, _Prefix(salt))
+            self._remember(placement.row, key, _Prefix(salt))
         return placement
 
     def is_coming(self, awaited: Awaited) -> bool:
@@ -169,6 +174,7 @@ class KVCache:
         prefix.is_warm, prefix.idle_after = True, self._num_plans
         self._trees[prefix.salt].insert(row, key)
         self._warm[row] = None
+        self._warm_bytes += self._pool.slot_bytes(row.slot)
 
     def discard(self, row: Row) -> None:
         """The row's sequence does not need it any more, and what it holds is not to be used."""
@@ -189,6 +195,7 @@ class KVCache:
         slots = [row.slot for row in (*owned, *self._warm)]
         assert len(slots) == len(set(slots)) == self._pool.num_owned_slots
         assert not self._leaving and not self._in_use
+        assert self._warm_bytes == sum(self._pool.slot_bytes(row.slot) for row in self._warm)
         assert self._warm.keys() == {row for row, prefix in self._prefixes.items() if prefix.is_warm}
         assert self._prefixes.keys() <= {*owned, *self._warm}
         for row, prefix in self._prefixes.items():
@@ -320,7 +327,9 @@ class KVCache:
     def _forget(self, row: Row) -> None:
         """What the row holds is not known any more."""
         prefix = self._prefixes.pop(row, None)
-        self._warm.pop(row, None)
+        if row in self._warm:
+            del self._warm[row]
+            self._warm_bytes -= self._pool.slot_bytes(row.slot)
         if prefix is not None:
             tree = self._trees[prefix.salt]
             tree.remove(row)

@@ -34,6 +34,7 @@ class KVPool:
         self._num_slots = dict.fromkeys(self._capacities, 0)
         self._free: dict[int, list[int]] = {capacity: [] for capacity in self._capacities}  # heaps: lowest index first
         self._owned: set[Slot] = set()
+        self._owned_bytes = 0
         self._told = dict(self._num_slots)  # the heights that take_resizes() gave last
         self._untold: dict[int, None] = {}  # capacities to tell again, whatever their height
         if self._slab_bytes(self._capacities[-1], 1) > budget_bytes:
@@ -49,8 +50,16 @@ class KVPool:
         return sum(self._slab_bytes(capacity, number) for capacity, number in self._num_slots.items())
 
     @property
+    def owned_bytes(self) -> int:
+        """Bytes of the slots that are owned."""
+        return self._owned_bytes
+
+    @property
     def num_owned_slots(self) -> int:
         return len(self._owned)
+
+    def slot_bytes(self, slot: Slot) -> int:
+        return self._slab_bytes(slot.capacity, 1)
 
     def capacity_for(self, num_tokens: int) -> int:
         """Of the smallest slots that hold so many tokens; at most max_model_len."""
@@ -86,11 +95,13 @@ class KVPool:
             return None
         slot = Slot(capacity, heappop(self._free[capacity]))
         self._owned.add(slot)
+        self._owned_bytes += self.slot_bytes(slot)
         return slot
 
     def free(self, slot: Slot) -> None:
         """Give a slot back. Its contents may be overwritten from now on."""
         self._owned.remove(slot)
+        self._owned_bytes -= self.slot_bytes(slot)
         heappush(self._free[slot.capacity], slot.index)
 
     def take_resizes(self) -> tuple[SlabResize, ...]:
@@ -114,7 +125,8 @@ class KVPool:
             assert len(free) == len(set(free)), f"slots of capacity {capacity} twice free: {free}"
             assert owned.isdisjoint(free), f"slots of capacity {capacity} owned and free: {owned} {free}"
             assert owned | set(free) == set(range(number)), f"slots of capacity {capacity} lost: {owned} {free}"
-        assert self.allocated_bytes <= self._budget_bytes
+        assert self._owned_bytes == sum(map(self.slot_bytes, self._owned))
+        assert self._owned_bytes <= self.allocated_bytes <= self._budget_bytes
 
     def _slab_bytes(self, capacity: int, num_slots: int) -> int:
         return num_slots * (capacity * self._bytes_per_token + self._row_bytes)

@@ -136,8 +136,10 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
 
     def ragged(is_replayed: bool = False) -> ChosenForward:
         kinds = plain_kinds()
-        copy_rows = kernels.copy_rows if is_replayed and isinstance(kernels, FusedKernels) else None
-        store = KVStore(kinds.shapes, copy_rows)
+        if is_replayed and isinstance(kernels, FusedKernels):
+            store = KVStore(kinds.shapes, kernels.copy_rows, resize_bytes=kernels.resize_bytes)
+        else:
+            store = KVStore(kinds.shapes)
         forward = FlattenedForward(head, store, kernels, is_ragged=True, is_replayed=is_replayed)
         return ChosenForward(forward, kinds.bytes_per_token, 0)
 

@@ -69,9 +69,11 @@ class FusedKernels(RaggedKernels, Protocol):
     """What a backend has besides ragged attention, if fusing is to pay there.
 
     writes_in_place: write_rotated leaves the slabs the arrays that they are, as replay.py needs it.
+    resize_bytes: see KVStore; where writes_in_place.
     """
 
     writes_in_place: bool
+    resize_bytes: int
 
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation

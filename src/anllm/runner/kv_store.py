@@ -42,6 +42,7 @@ class LayerSlabs:
         self.shape = shape
         self._keys: dict[int, mx.array] = {}
         self._values: dict[int, mx.array] = {}
+        self._beginnings: dict[int, list[mx.array]] = {}
 
     def keys(self, capacity: int) -> mx.array:
         """[num_slots, num_heads, capacity, key_dim]"""
@@ -64,15 +65,35 @@ class LayerSlabs:
         """The slabs of these capacities, to be evaluated."""
         return [slabs[c] for c in capacities for slabs in (self._keys, self._values)]
 
+    def beginnings(self, capacity: int) -> list[mx.array]:
+        """The first line of K and that of V, [1, dim] each, submitted: the same memory as the slabs, for kernels that
+        find their rows by themselves, and of one shape whatever the height. Whoever has asked for them writes to the
+        slabs in place, behind MLX's back, or not at all."""
+        if capacity not in self._beginnings:
+            self._beginnings[capacity] = [slab[:1] for slab in self.flat(capacity)]
+            mx.async_eval(self._beginnings[capacity])
+        return self._beginnings[capacity]
+
     def resize(self, capacity: int, num_slots: int) -> None:
-        """Cut or extend; evaluated at once, so that only one slab at a time needs room twice."""
+        """Cut or extend, at once."""
+        resized = self.resized(capacity, num_slots)
+        mx.eval(resized)
+        self.replace(capacity, resized)
+
+    def resized(self, capacity: int, num_slots: int) -> list[mx.array]:
+        """K and V of another height, not evaluated; what is here stays as it is."""
         rows = num_slots * self.shape.num_heads * capacity
-        for slabs, dim in ((self._keys, self.shape.key_dim), (self._values, self.shape.value_dim)):
-            old = slabs.get(capacity, mx.zeros((0, dim), self.shape.dtype))
+        slabs = []
+        for now, dim in ((self._keys, self.shape.key_dim), (self._values, self.shape.value_dim)):
+            old = now.get(capacity, mx.zeros((0, dim), self.shape.dtype))
             kept = min(old.shape[0], rows)
-            resized = mx.concatenate([old[:kept], mx.zeros((rows - kept, dim), self.shape.dtype)])
-            mx.eval(resized)  # if this raises, the old slab is still whole
-            slabs[capacity] = resized
+            slabs.append(mx.concatenate([old[:kept], mx.zeros((rows - kept, dim), self.shape.dtype)]))
+        return slabs
+
+    def replace(self, capacity: int, resized: Sequence[mx.array]) -> None:
+        """Take what resized() gave."""
+        self._keys[capacity], self._values[capacity] = resized
+        self._beginnings.pop(capacity, None)
 
     def read(self, slot: Slot, num_tokens: int) -> list[mx.array]:
         """Keys and values of the first tokens of a row, each [num_heads, num_tokens, dim], in memory of their own."""
@@ -94,16 +115,19 @@ class LayerSlabs:
 class KVStore:
     """All layers. The pool decides, this carries out."""
 
-    def __init__(self, shapes: Iterable[LayerShape], copy_rows: CopyRows | None = None) -> None:
-        """copy_rows: a backend's own way."""
+    def __init__(
+        self, shapes: Iterable[LayerShape], copy_rows: CopyRows | None = None, *, resize_bytes: int = 0
+    ) -> None:
+        """copy_rows: a backend's own way. resize_bytes: memory that slabs may take besides while they are resized;
+        those of a layer always do. With more of it, steps wait less for it."""
         self.layers = [LayerSlabs(shape) for shape in shapes]
         self._copy_rows = copy_rows
+        self._resize_bytes = resize_bytes
 
     def apply(self, resizes: Iterable[SlabResize], copies: Iterable[SlotCopy]) -> None:
         """What a plan wants done before its forward pass."""
         for resize in resizes:
-            for layer in self.layers:
-                layer.resize(resize.capacity, resize.num_slots)
+            self._resize(resize)
         # Neighbours with the same source are one copy to several rows: a burst of prompts that begin alike.
         for (source, num_tokens, _), alike in groupby(copies, lambda c: (c.source, c.num_tokens, c.target.capacity)):
             targets = [copy.target for copy in alike]
@@ -111,6 +135,24 @@ class KVStore:
                 mx.async_eval([self._copy_rows(layer, source, targets, num_tokens) for layer in self.layers])
             else:
                 self._copy(source, targets, num_tokens)
+
+    def _resize(self, resize: SlabResize) -> None:
+        """As many layers at a time as there is memory for; nobody waits for the last ones."""
+        capacity, num_slots = resize.capacity, resize.num_slots
+        if self._resize_bytes:
+            # What MLX keeps of slabs that were replaced may fill a CUDA device, and then it keeps nothing any more:
+            # each step allocates anew, 8.9 ms in place of 7.2 (docs/log.md). After this it keeps again.
+            mx.clear_cache()
+        token_bytes = max((layer.shape.bytes_per_token for layer in self.layers), default=0)
+        each = max(self._resize_bytes // max(num_slots * capacity * token_bytes, 1), 1)
+        for first in range(0, len(self.layers), each):
+            layers = self.layers[first : first + each]
+            resized = [layer.resized(capacity, num_slots) for layer in layers]
+            is_last = first + each >= len(self.layers)
+            # If this raises, the old slabs are still whole.
+            (mx.async_eval if is_last and self._resize_bytes else mx.eval)(resized)
+            for layer, slabs in zip(layers, resized, strict=True):
+                layer.replace(capacity, slabs)
 
     def _copy(self, source: Slot, targets: list[Slot], num_tokens: int) -> None:
         """Layer by layer: should a slab be held by somebody else, so that it is not written in place but copied, this
@@ -120,6 +162,10 @@ class KVStore:
             mx.eval(piece)
             layer.fill(targets, piece)
             mx.eval(layer.arrays([targets[0].capacity]))
+
+    def beginnings(self, capacities: Sequence[int]) -> list[mx.array]:
+        """LayerSlabs.beginnings of all layers, of each in the order of the capacities."""
+        return [array for layer in self.layers for capacity in capacities for array in layer.beginnings(capacity)]
 
     def arrays(self, capacities: Iterable[int]) -> list[mx.array]:
         """All slabs of these capacities, to be evaluated with a step's results."""

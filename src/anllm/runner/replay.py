@@ -6,7 +6,8 @@ A record takes each token as a row of its own, as in decode steps. A short piece
 tokens are rows that stand in the same slot, whose K/V is written before anyone looks.
 
 What may differ between two steps with the same record are the arrays that go in: tokens, where they stand, and the
-slabs. That needs kernels that write K/V in place (fusion.py): what a record puts out as new arrays would be copies.
+slabs, whatever their height. That needs kernels that write K/V in place (fusion.py): what a record puts out as new
+arrays would be copies.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class RecordedSlabs(LayerSlabs):
     """A layer whose slabs are arrays that are not known yet, to be read by kernels and written by them in place."""
 
     def __init__(self, like: LayerSlabs, capacities: Sequence[int], slabs: Sequence[mx.array]) -> None:
-        """slabs: what like.arrays(capacities) gave."""
+        """slabs: of each capacity what like.beginnings gave."""
         super().__init__(like.shape)
         self._keys = dict(zip(capacities, slabs[::2], strict=True))
         self._values = dict(zip(capacities, slabs[1::2], strict=True))
@@ -86,9 +87,8 @@ class StepReplay:
         assert rows is not None
         # Rows that see up to the next power of two split in the same way (choose_splits of the CUDA kernels).
         longest = 1 << (rows.longest - 1).bit_length()
-        slabs = store.arrays(layout.capacities)
-        sizes = [slab.shape[0] for slab in slabs[: 2 * len(layout.capacities)]]  # of the first layer, as of all
-        key = (rows.size, longest, rows.capacities, *sizes)
+        slabs = store.beginnings(layout.capacities)
+        key = (rows.size, longest, rows.capacities)
         if key not in self._records:
             self._remember(key, None)
             return None

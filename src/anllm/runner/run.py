@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import mlx.core as mx
 
-from anllm.core.events import EngineInfo, LoadProgress
+from anllm.core.events import EngineInfo, LoadProgress, MemoryUse
 from anllm.core.request import SamplingParams
-from anllm.core.step import InFlight, Masks, ScheduledSequence, SlabResize, Slot, StepPlan, StepResult
+from anllm.core.step import (
+    InFlight,
+    Masks,
+    ScheduledSequence,
+    SlabResize,
+    Slot,
+    StepPlan,
+    StepResult,
+    step_sizes,
+)
 from anllm.errors import ModelError
 from anllm.kvcache.pool import SMALLEST_CAPACITY
 from anllm.runner.backends import Backend
@@ -28,6 +38,9 @@ MIN_WORKING_BYTES = 256 << 20
 SHORTEST_CONTEXT = SMALLEST_CAPACITY
 WARM_UP_TOKENS = 128
 WORKING_SHARE = 0.15  # of the memory, for the largest step, where nobody says how large that is to be
+# A step that takes so many times what its tokens took in the warm-up hangs: far tokens cost more than near ones. And
+# none is taken to hang that may be compiling kernels, which takes half a minute.
+STEP_MARGIN, MIN_STEP_LIMIT_S = 20, 60.0
 SPARE = 1.5  # what is worked out from short prompts, times this, is kept for long ones
 
 
@@ -44,10 +57,13 @@ class ModelRunner:
         self._sampler = backend.sampler
         self._seen = SeenTokens()
         self._last: SampledTokens | None = None  # of the step submitted last
-        base_bytes, bytes_per_token = self._warm_up()
+        base_bytes, bytes_per_token, token_s = self._warm_up()
         most = max(int((WORKING_SHARE * memory_bytes - base_bytes) / max(bytes_per_token, 1)), SHORTEST_CONTEXT)
         prefill_tokens = settings.scheduler.max_num_batched_tokens or min(backend.prefill_tokens, most)
         working_bytes = max(int(base_bytes + bytes_per_token * prefill_tokens), MIN_WORKING_BYTES)
+        # What was freed and is kept to be used again is working memory too. Without a limit it grows with each slab
+        # that is resized, past memory_fraction.
+        mx.set_cache_limit(working_bytes)
         limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
         budget = settings.cache.kv_memory_bytes or limit
         self.info = EngineInfo(
@@ -64,7 +80,11 @@ class ModelRunner:
             prefill_tokens=prefill_tokens,
             reuses_prefixes=settings.cache.prefix_cache and chosen.reuses_prefixes,
             grown_slab_bytes=backend.grown_slab_bytes,
+            step_limit_s=max(MIN_STEP_LIMIT_S, STEP_MARGIN * prefill_tokens * token_s),
         )
+
+        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
+            self._warm_up_ragged(settings.scheduler.decode_token_budget)
 
     @property
     def runs_ahead(self) -> bool:
@@ -134,6 +154,9 @@ class ModelRunner:
             self._last = SampledTokens(computing.drawn.tokens, plan)
         return computing
 
+    def memory(self) -> MemoryUse:
+        return MemoryUse(mx.get_active_memory(), mx.get_peak_memory(), mx.get_cache_memory())
+
     def release(self) -> None:
         mx.clear_cache()
 
@@ -142,10 +165,10 @@ class ModelRunner:
         mx.clear_cache()
         mx.clear_streams()  # else a thread that used MLX may abort the process at its end
 
-    def _warm_up(self) -> tuple[int, float]:
+    def _warm_up(self) -> tuple[int, float, float]:
         """Run a prompt and a decode step, so that the first request does not pay for compiling. Returns the working
         memory in bytes that a step is expected to take, and for each token of a prompt besides, with something to
-        spare: by what a second prompt and one half as long took.
+        spare: by what a second prompt and one half as long took; and the seconds that such a token took.
 
         The one slot that this needs stays as it is until the pool's first resize.
         """
@@ -155,11 +178,12 @@ class ModelRunner:
         self.run(StepPlan((prompt,), resizes=(SlabResize(SMALLEST_CAPACITY, 1),)))
         self.run(StepPlan((ScheduledSequence(0, slot, num_tokens, (0,), True, 1, params),)))
         half = replace(prompt, token_ids=prompt.token_ids[: num_tokens // 2])
-        some, more = self._working_bytes(half), self._working_bytes(prompt)
+        some = self._working_bytes(half)
+        started_s = time.monotonic()
+        more = self._working_bytes(prompt)
+        token_s = (time.monotonic() - started_s) / num_tokens
         per_token = max(more - some, 0) / (num_tokens - num_tokens // 2)
-        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
-            self._warm_up_ragged()
-        return more, SPARE * per_token
+        return more, SPARE * per_token, token_s
 
     def _working_bytes(self, prompt: ScheduledSequence) -> int:
         before = mx.get_active_memory()
@@ -167,8 +191,10 @@ class ModelRunner:
         self.run(StepPlan((prompt,)))
         return mx.get_peak_memory() - before
 
-    def _warm_up_ragged(self) -> None:
-        """The ragged kernels are compiled for one size class or several, and for near tokens or far ones."""
+    def _warm_up_ragged(self, most_tokens: int) -> None:
+        """The ragged kernels are compiled for one size class or several, and for near tokens or far ones. most_tokens:
+        of a step that decodes and has prompts; the libraries behind it make themselves ready for each number of them.
+        """
         near, far = Slot(SMALLEST_CAPACITY, 0), Slot(4 * SMALLEST_CAPACITY, 0)
         params = SamplingParams(temperature=0)
 
@@ -179,6 +205,9 @@ class ModelRunner:
         self.run(StepPlan((row(near, 1), row(far, 1)), resizes=(SlabResize(far.capacity, 1),)))
         self.run(StepPlan((row(far, last),)))
         self.run(StepPlan((row(near, 1), row(far, last))))
+        for size in step_sizes(min(most_tokens, far.capacity)):
+            piece = ScheduledSequence(far.capacity, far, 0, (0,) * (size - 1), False, 0, params)
+            self.run(StepPlan((row(near, 1), piece)))
         self.run(StepPlan((row(near, 1),), resizes=(SlabResize(far.capacity, 0),)))
 
 

@@ -8,23 +8,36 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import repeat
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import Failed, Finished, PromptLogprobs, Started, StepEvents, Tokens
+from anllm.core.events import (
+    Admitted,
+    EngineFigures,
+    Failed,
+    Finished,
+    MemoryUse,
+    PromptLogprobs,
+    Started,
+    StepEvents,
+    StepFigures,
+    Tokens,
+)
 from anllm.core.request import FinishReason, Request
 from anllm.core.sequence import Sequence, SequenceStatus
-from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult
-from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, StepError
+from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepResult, nearest_step_size
+from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, QueueTimeoutError, StepError
 from anllm.kvcache.cache import Awaited, CacheStats, KVCache, Room
 from anllm.kvcache.pool import KVPool
-from anllm.scheduler.policy import PrefillPace, share_prefill, token_cost
+from anllm.scheduler.policy import MIN_PREFILL_TOKENS, PrefillPace, share_prefill, token_cost
 from anllm.scheduler.waiting import WaitingQueue, order_of
 
 # Rows are taken this much longer than needed now, so that short answers never move to a larger row.
 HEADROOM_TOKENS = 256
 # Logits of a whole vocabulary for each scored token: so many of them at a time take 130 MB in the largest ones.
 MAX_SCORED_TOKENS = 256
+EXPIRE_EVERY_S = 0.1
 # So many waiting sequences are looked at in one step; more could not start in it anyway.
 MAX_CANDIDATES = 64
 
@@ -62,6 +75,13 @@ class Scheduler:
         self._pace = PrefillPace()
         self._in_flight: deque[tuple[StepPlan, float]] = deque()  # plans that are not read yet, and when they were made
         self._updated_s = 0.0
+        self._expire_at_s = 0.0
+        # What figures() tells next:
+        self._admitted: list[Sequence] = []  # by the plan that is being made
+        self._told_admitted: list[Admitted] = []
+        self._num_preemptions = 0
+        self._told_cache = replace(self._cache.stats)
+        self._last_step: StepFigures | None = None
 
     @property
     def has_work(self) -> bool:
@@ -116,6 +136,10 @@ class Scheduler:
         """The next forward pass, or None if there is nothing to compute. Slots of what is in it are taken."""
         decodes, copies = self._schedule_decodes()
         prefills = self._schedule_prefills({s.slot for s in decodes}, copies)
+        for sequence in self._admitted:
+            queue_s = max(now_s - sequence.request.arrival_time_s, 0.0)
+            self._told_admitted.append(Admitted(sequence.request_id, queue_s))
+        self._admitted.clear()
         if not decodes and not prefills:
             return None
         self._cache.end_plan()
@@ -167,6 +191,25 @@ class Scheduler:
 
     # -- further verbs -------------------------------------------------------------------------------------------------
 
+    def expire(self, now_s: float) -> list[Failed]:
+        """End sequences of which nothing was computed within max_queue_time_s. Looks at all that wait, so not more
+        often than ten times a second."""
+        limit_s = self._config.max_queue_time_s
+        if limit_s is None or now_s < self._expire_at_s:
+            return []
+        self._expire_at_s = now_s + EXPIRE_EVERY_S
+        late = [
+            sequence
+            for sequence in self._waiting
+            if sequence.status is SequenceStatus.WAITING and now_s - sequence.request.arrival_time_s > limit_s
+        ]
+        for sequence in late:
+            self._end(sequence)
+        message = (
+            f"The request waited for {limit_s:g} seconds, which is the most allowed, and was not begun. Try again."
+        )
+        return [Failed(sequence.request_id, QueueTimeoutError.__name__, message) for sequence in late]
+
     def finish(self, request_id: int) -> Finished | None:
         """End a sequence whose output is whole, though the model goes on. None if it has ended already."""
         sequence = self._sequences.get(request_id)
@@ -194,6 +237,35 @@ class Scheduler:
                 failed.append(Failed(sequence.request_id, StepError.__name__, message))
                 self._end(sequence, is_sound=False)
         return StepEvents(failed=tuple(failed))
+
+    def log_ids(self, plan: StepPlan) -> list[str]:
+        """Of the plan's requests, each once."""
+        found = (self._sequences.get(s.request_id) for s in plan.scheduled)
+        return list(dict.fromkeys(sequence.request.log_id for sequence in found if sequence is not None))
+
+    def figures(self, *, num_deferred: int, memory: MemoryUse | None) -> EngineFigures:
+        """How it stands, and what happened since this was asked for last. num_deferred: requests that wait, and are
+        not here yet."""
+        cache, told = self._cache.stats, self._told_cache
+        figures = EngineFigures(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting) + num_deferred,
+            num_deferred=num_deferred,
+            kv_used_bytes=self._pool.owned_bytes - self._cache.warm_bytes,
+            kv_kept_bytes=self._cache.warm_bytes,
+            num_preemptions=self._num_preemptions,
+            num_evicted_rows=cache.num_evicted_rows - told.num_evicted_rows,
+            num_queried_tokens=cache.num_queried_tokens - told.num_queried_tokens,
+            num_hit_tokens=cache.num_hit_tokens - told.num_hit_tokens,
+            admitted=tuple(self._told_admitted),
+            step=self._last_step,
+            memory=memory,
+        )
+        self._told_admitted.clear()
+        self._num_preemptions = 0
+        self._told_cache = replace(cache)
+        self._last_step = None
+        return figures
 
     def reset_prefix_cache(self) -> None:
         """Forget what rows hold; those of running sequences stay theirs."""
@@ -246,6 +318,7 @@ class Scheduler:
         self._give_back(sequence)
         sequence.num_computed_tokens = 0
         sequence.status = SequenceStatus.PREEMPTED
+        self._num_preemptions += 1
         self._waiting.add(sequence)
 
     # -- prefill -------------------------------------------------------------------------------------------------------
@@ -310,7 +383,9 @@ class Scheduler:
             return self._prefill_tokens
         most = max(self._config.decode_token_budget - num_decodes, 1)
         num_waiting = len(self._sequences) - num_decodes
-        return self._pace.budget(most, num_decodes=num_decodes, num_waiting=num_waiting, position=position)
+        budget = self._pace.budget(most, num_decodes=num_decodes, num_waiting=num_waiting, position=position)
+        usual = nearest_step_size(num_decodes + budget) - num_decodes
+        return usual if MIN_PREFILL_TOKENS <= usual <= most else budget
 
     def _admit(self, sequence: Sequence, copies: list[SlotCopy]) -> bool:
         """Give it a row. Not if there is no memory, or if it is better to wait for what another one computes."""
@@ -328,6 +403,7 @@ class Scheduler:
             copies.append(placement.copy)
         if sequence.status is SequenceStatus.WAITING:
             sequence.num_cached_tokens = placement.num_cached_tokens
+            self._admitted.append(sequence)
         sequence.row = placement.row
         sequence.num_computed_tokens = sequence.num_reused_tokens = placement.num_cached_tokens
         sequence.status = SequenceStatus.RUNNING
@@ -401,6 +477,12 @@ class Scheduler:
         _, made_s = self._in_flight.popleft()
         started_s = max(made_s, self._updated_s)
         self._updated_s = now_s
+        self._last_step = StepFigures(
+            duration_s=now_s - started_s,
+            num_decodes=num_decodes,
+            num_prefills=len(plan.scheduled) - num_decodes,
+            num_prefill_tokens=plan.num_tokens - num_decodes,
+        )
         self._pace.observe(
             num_decodes=num_decodes,
             num_prefill_tokens=sum(

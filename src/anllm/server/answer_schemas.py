@@ -154,8 +154,88 @@ class Version(BaseModel):
     version: str
 
 
+State = Literal["ok", "loading", "restarting", "draining", "failed", "closed"]
+Bytes = Count
+Seconds = Annotated[float, Field(ge=0)]
+
+
 class Health(BaseModel):
-    status: Literal["ok", "loading", "restarting", "draining", "failed", "closed"]
+    status: State
+
+
+class Load(BaseModel):
+    server_load: Count
+
+
+class StatusEngine(BaseModel):
+    """load_s: how long it took to be ready. Null before it was."""
+
+    state: Literal["loading", "ready", "restarting", "closed"]
+    restarts: Count
+    load_s: Seconds | None
+    backend: str | None
+    execution: str | None
+    weights: str | None
+    max_model_len: int | None
+
+
+class StatusQueue(BaseModel):
+    """requests: HTTP requests that are being answered; running and waiting count each answer of them."""
+
+    requests: Count
+    running: Count
+    waiting: Count
+
+
+class StatusMemory(BaseModel):
+    """kv_used: by running requests. kv_kept: for prompts that begin alike. The last three are MLX's, null before the
+    engine told of them."""
+
+    kv_budget_bytes: Bytes
+    kv_used_bytes: Bytes
+    kv_kept_bytes: Bytes
+    kv_usage: Annotated[float, Field(ge=0, le=1)]
+    active_bytes: Bytes | None
+    peak_bytes: Bytes | None
+    cached_bytes: Bytes | None
+
+
+class StatusPercentiles(BaseModel):
+    p50: Seconds | None
+    p95: Seconds | None
+    p99: Seconds | None
+
+
+class StatusLastMinute(BaseModel):
+    finished: Count
+    requests_per_s: Seconds
+    prompt_tokens_per_s: Seconds
+    output_tokens_per_s: Seconds
+    ttft_ms: StatusPercentiles
+    itl_ms: StatusPercentiles
+
+
+class StatusRow(BaseModel):
+    """One answer that is being made."""
+
+    request_id: str
+    stage: Literal["waiting", "prefill", "decode"]
+    age_s: Seconds
+    prompt_tokens: Count
+    cached_tokens: Count
+    output_tokens: Count
+
+
+class Status(BaseModel):
+    status: State
+    version: str
+    model: str
+    uptime_s: Seconds
+    engine: StatusEngine
+    queue: StatusQueue
+    memory: StatusMemory
+    last_minute: StatusLastMinute
+    rows: list[StatusRow]
 
 
 def answer(model: type[BaseModel], description: str = "The answer.") -> dict[int | str, dict[str, Any]]:

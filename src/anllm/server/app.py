@@ -24,10 +24,12 @@ from anllm.server.errors import MethodNotAllowedError, UnknownUrlError, error_re
 from anllm.server.health import health_router
 from anllm.server.middleware import HostMiddleware, RequestContextMiddleware, is_loopback
 from anllm.server.models.routes import models_router
+from anllm.server.observability import observability_router
 from anllm.server.prefix_cache import prefix_cache_router
 from anllm.server.service import Service
 from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
 from anllm.server.tokenization.routes import tokenization_router
+from anllm.server.webui.routes import webui_router
 
 
 def create_app(service: Service, config: ServerConfig, security: SecurityConfig | None = None) -> FastAPI:
@@ -51,13 +53,15 @@ def create_app(service: Service, config: ServerConfig, security: SecurityConfig 
     app.include_router(completions_router(service, config))
     app.include_router(tokenization_router(service, config))
     app.include_router(prefix_cache_router(service))
+    app.include_router(observability_router(service))
+    app.include_router(webui_router())
     app.add_exception_handler(AnllmError, _on_anllm_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    _guard(app, config, security or SecurityConfig())
+    _guard(app, service, config, security or SecurityConfig())
     return app
 
 
-def _guard(app: FastAPI, config: ServerConfig, security: SecurityConfig) -> None:
+def _guard(app: FastAPI, service: Service, config: ServerConfig, security: SecurityConfig) -> None:
     """What a request passes before a route sees it. Each is added around those before it."""
     if security.has_api_keys:
         keys = ApiKeys(security.api_keys, security.api_key_file)
@@ -70,7 +74,7 @@ def _guard(app: FastAPI, config: ServerConfig, security: SecurityConfig) -> None
         app.add_middleware(CORSMiddleware, **cors_settings(security.allowed_origins))
     if is_loopback(config.host) or security.allowed_hosts:
         app.add_middleware(HostMiddleware, allowed_hosts=security.allowed_hosts)
-    app.add_middleware(RequestContextMiddleware)
+    app.add_middleware(RequestContextMiddleware, service=service)
 
 
 async def _on_anllm_error(request: Request, error: Exception) -> Response:

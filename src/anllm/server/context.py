@@ -18,6 +18,8 @@ class RequestContext:
     """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival. client: the name of the API key that
     came with it; "" where there are no keys.
 
+    is_taken: the engine has it; before that, an answer that is an error is a refusal. refusal: its reason in one word,
+        by whoever answers with an error.
     send: past everything between the HTTP server and the routes, where nothing looks at a response that has begun. For
         streams, which send thousands of times.
     """
@@ -26,6 +28,8 @@ class RequestContext:
     send: Send
     started_s: float = field(default_factory=time.monotonic)
     client: str = ""
+    is_taken: bool = False
+    refusal: str = ""
 
     @property
     def elapsed_ms(self) -> float:

@@ -7,7 +7,8 @@ import logging
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from anllm.errors import AnllmError, InvalidRequestError
+from anllm.errors import AnllmError, InvalidRequestError, reason_of
+from anllm.logs import Fields
 from anllm.server.context import RequestContext, get_context
 from anllm.server.json_response import json_response
 
@@ -115,23 +116,28 @@ def error_response(error: AnllmError, request_id: str, headers: dict[str, str] |
         all_headers["connection"] = "close"  # the rest of the body may never come
     if error.status == 401:
         all_headers["www-authenticate"] = "Bearer"
+    if not error.may_retry:
+        all_headers["x-should-retry"] = "false"  # OpenAI's clients obey it
     if error.retry_after_s is not None:
         all_headers["retry-after"] = str(error.retry_after_s)
     return json_response(error_object(error, request_id), error.status, all_headers)
 
 
 def log_error(context: RequestContext, path: str, error: AnllmError) -> None:
-    """One line, without the message, which may quote the request."""
+    """One line, without the message, which may quote the request; and the reason of the refusal, to be counted by."""
+    context.refusal = reason_of(error)
     logger.info(
-        "request_id=%s client=%s path=%r status=%d error=%s param=%s code=%s duration_ms=%.0f",
-        context.request_id,
-        context.client,
-        path[:100],
-        error.status,
-        type(error).__name__,
-        error.param,
-        error.code,
-        context.elapsed_ms,
+        Fields(
+            "request failed" if context.is_taken else "request refused",
+            request_id=context.request_id,
+            client=context.client,
+            path=path[:100],
+            status=error.status,
+            error=type(error).__name__,
+            param=error.param,
+            code=error.code,
+            duration_ms=round(context.elapsed_ms),
+        )
     )
 
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from anllm.core.events import Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.client import EngineClient, Event
-from anllm.errors import from_engine
+from anllm.errors import from_engine, reason_of
+from anllm.metrics.recorder import Recorder
+from anllm.metrics.records import ABORT, ERROR, RequestRecord
 from anllm.parsers.pieces import Piece
 from anllm.parsers.stream import OutputParser, joined
 from anllm.server.parsed_output import ParsedOutput
@@ -113,13 +115,14 @@ class Generation:
     happened.
     """
 
-    def __init__(self, client: EngineClient, tokenizer: Tokenizer, prompts: Prompts) -> None:
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, prompts: Prompts, recorder: Recorder) -> None:
         sampling = prompts.sampling
         own_ends = frozenset[int]() if sampling.ignore_eos else tokenizer.eos_token_ids
         end_token_ids = own_ends | frozenset(sampling.stop_token_ids)
         self._loop = asyncio.get_running_loop()  # asking for it is a system call
         self.tokenizer = tokenizer
         self._client = client
+        self._recorder = recorder
         self._prompts = prompts
         self._choices = [
             _Choice(_output(tokenizer, prompts, end_token_ids)) for _ in range(len(prompts.token_ids) * sampling.n)
@@ -129,7 +132,6 @@ class Generation:
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None  # done when it is to look
         self._ended = asyncio.Event()
-        self.first_token_s: float | None = None  # time.monotonic()
 
     @property
     def num_choices(self) -> int:
@@ -161,19 +163,33 @@ class Generation:
         reasons = dict.fromkeys(choice.finish_reason or "abort" for choice in self._choices)
         return ",".join(reasons)
 
-    def submit(self) -> None:
-        """Hand all sequences to the engine, or none. Raises QueueFullError or NotReadyError."""
-        requests = self._requests()
+    @property
+    def sampling(self) -> SamplingParams:
+        """Of all answers."""
+        return self._prompts.sampling
+
+    @property
+    def error_reason(self) -> str | None:
+        """Why it failed, in one word; None if it did not."""
+        return None if self._error is None else reason_of(self._error)
+
+    def submit(self, record: RequestRecord) -> None:
+        """Hand all sequences to the engine, or none. Raises QueueFullError or NotReadyError. record: of the HTTP
+        request; gets the sequences."""
+        requests = self._requests(record.id)
+        is_empty, record.num_answers = self._prompts.is_empty, self._prompts.sampling.n
         self._open = {request.request_id: index for index, request in enumerate(requests)}
         scores_prompts = self._prompts.sampling.prompt_logprobs is not None
         if scores_prompts:
             for index in range(len(self._choices)):
                 self._look_at_prompt(index)  # of a single token there is nothing to tell
-        if self._prompts.is_empty and not scores_prompts:
+        if is_empty and not scores_prompts:
+            self._recorder.opened(record, requests, is_empty=True)
             for request_id in list(self._open):
                 self._end(request_id, FinishReason.LENGTH)
         else:
             self._client.submit(requests, self._on_event)
+            self._recorder.opened(record, requests, is_empty=is_empty)
 
     @property
     def has_news(self) -> bool:
@@ -242,11 +258,17 @@ class Generation:
 
     def abort(self) -> None:
         """Stop what still runs. May be called again, and after the end."""
+        self._give_up(ABORT)
+
+    def _give_up(self, reason: str, error: str = "") -> None:
+        """End what still runs, for this reason (metrics/records.py)."""
         if self._open:
+            for request_id in self._open:
+                self._recorder.ended(request_id, reason, error)
             self._client.abort(list(self._open))
             self._open.clear()
 
-    def _requests(self) -> list[Request]:
+    def _requests(self, log_id: str) -> list[Request]:
         sampling = self._prompts.sampling
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         now_s = time.monotonic()
@@ -257,6 +279,7 @@ class Generation:
                 params=sampling.for_choice(index, seed),
                 arrival_time_s=now_s,
                 client=self._prompts.client,
+                log_id=log_id,
             )
             for index in range(len(self._choices))
         ]
@@ -270,7 +293,7 @@ class Generation:
         try:
             self._apply(event, index, self._choices[index])
         except Exception as error:  # noqa: BLE001 - a bug must reach this request's reader, who else waits for ever
-            self._fail(error)
+            self.fail(error)
 
     def _apply(self, event: Event, index: int, choice: _Choice) -> None:
         if isinstance(event, PromptLogprobs):
@@ -279,8 +302,6 @@ class Generation:
         elif isinstance(event, Tokens):
             if self._prompts.is_empty:
                 return  # drawn since the engine draws at least one
-            if self.first_token_s is None:
-                self.first_token_s = time.monotonic()
             num_before = choice.output.num_tokens
             self._add_text(index, choice, choice.output.add(event.token_ids, event.logprobs))
             if self._prompts.returns_token_ids:  # none behind a stop string
@@ -297,7 +318,7 @@ class Generation:
             reason = FinishReason.STOP if is_stop and not self._prompts.is_empty else FinishReason.LENGTH
             self._end(event.request_id, reason)
         else:
-            self._fail(from_engine(event.error, event.message))
+            self.fail(from_engine(event.error, event.message))
 
     def _look_at_prompt(self, index: int) -> None:
         """Tell the reader once all of the prompt has been scored."""
@@ -320,15 +341,19 @@ class Generation:
 
     def _end(self, request_id: int, reason: FinishReason) -> None:
         index = self._open.pop(request_id)
+        self._recorder.ended(request_id, reason)
         self._choices[index].finish_reason = reason
         self._touched[index] = None
         self.wake()
         if not self._open:
             self._ended.set()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """End it so, unless it has ended."""
+        if self._ended.is_set():
+            return
         self._error = error
-        self.abort()
+        self._give_up(ERROR, reason_of(error))
         self.wake()
         self._ended.set()
 

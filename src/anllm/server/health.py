@@ -1,4 +1,4 @@
-"""GET /health for supervisors and load balancers, /version, and a page at / for whoever comes by."""
+"""GET /health and /livez for supervisors and load balancers, and /version."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def health_router(service: Service) -> APIRouter:
         headers = {} if service.is_ready else {"retry-after": str(NotReadyError.retry_after_s)}
         return json_response({"status": status}, 200 if service.is_ready else 503, headers)
 
+    @router.head("/livez", include_in_schema=False)
+    @router.get("/livez", responses={**answer(Health), 503: {"model": Health, "description": "To be started again."}})
+    async def livez() -> Response:
+        """200 while this process is worth keeping, also while it loads, drains, or starts its engine again; 503 when
+        only a new start helps."""
+        return json_response({"status": service.status}, 200 if service.is_alive else 503, {})
+
     @router.get("/version", responses=answer(Version))
     async def version() -> Response:
         """The version of this server, as vLLM tells its own."""
         return json_response({"version": anllm.__version__})
-
-    @router.head("/", include_in_schema=False)
-    @router.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return json_response({"name": "anllm", "models": "/v1/models", "health": "/health", "docs": "/docs"})
 
     return router

@@ -8,23 +8,29 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Collection
+from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from anllm.logs import Fields, current_request_id
 from anllm.server.context import RequestContext, new_request_id, put_context
 from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error, refuse
+from anllm.server.service import Service
 
 logger = logging.getLogger(__name__)
 
 _MAX_CLIENT_ID_CHARS = 128
+_OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}  # for traces
 
 
 class RequestContextMiddleware:
-    """Outermost: gives the request its id, reports the time until the answer began, and answers for bugs of ours."""
+    """Outermost: gives the request its id, reports the time until the answer began, answers for bugs of ours, and has
+    refusals counted."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -32,12 +38,14 @@ class RequestContextMiddleware:
             return
         context = RequestContext(_request_id(Headers(scope=scope)), send)
         put_context(scope, context)
+        current_request_id.set(context.request_id)
         has_started = False
 
         async def send_with_headers(message: Message) -> None:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
+                self._count_refusal(scope, context, message["status"])
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = context.request_id
                 headers["openai-processing-ms"] = str(int(context.elapsed_ms))
@@ -47,12 +55,22 @@ class RequestContextMiddleware:
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnectedError:
-            logger.debug("request_id=%s status=499", context.request_id)
+            logger.debug(Fields("client left", request_id=context.request_id, status=499))
         except Exception:
-            logger.exception("request_id=%s status=500", context.request_id)
+            logger.exception(Fields("request failed", request_id=context.request_id, status=500))
             if has_started:
                 raise
             await error_response(internal_error(), context.request_id)(scope, receive, send_with_headers)
+
+    def _count_refusal(self, scope: Scope, context: RequestContext, status: int) -> None:
+        """Of what can be answered with a generation or another piece of work, which is always posted."""
+        if status >= 400 and scope["method"] == "POST" and not context.is_taken:
+            reason = context.refusal or HTTPStatus(status).name.lower()
+            self._service.recorder.refused(reason)
+            operation = _OPERATIONS.get(scope["path"])
+            if self._service.tracer is not None and operation is not None:
+                headers = Headers(scope=scope)
+                self._service.tracer.refused(operation, headers, context.started_s, context.request_id, status, reason)
 
 
 class HostMiddleware:

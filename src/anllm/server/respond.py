@@ -8,9 +8,15 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from anllm.config import ServerConfig
+from anllm.logs import Fields
+from anllm.metrics.calls import FinishedCall
+from anllm.metrics.records import RequestRecord
 from anllm.server.context import RequestContext, get_context
+from anllm.server.deadline import call_when_over, timeout_s
 from anllm.server.disconnect import while_connected
 from anllm.server.generation import Answer, Generation
+from anllm.server.service import Service
 from anllm.server.sse import Chunks
 from anllm.server.stream import EventStreamResponse
 
@@ -20,6 +26,11 @@ logger = logging.getLogger(__name__)
 class AnswerShape(Protocol):
     """How an endpoint writes answers down."""
 
+    @property
+    def id(self) -> str:
+        """Of the answer."""
+        ...
+
     def whole(self, answers: list[Answer]) -> bytes:
         """The JSON body."""
         ...
@@ -28,22 +39,40 @@ class AnswerShape(Protocol):
 
 
 async def respond(
-    request: Request, generation: Generation, shape: AnswerShape, *, model: str, is_stream: bool, keep_alive_s: float
+    request: Request,
+    generation: Generation,
+    shape: AnswerShape,
+    *,
+    model: str,
+    is_stream: bool,
+    config: ServerConfig,
+    operation: str,
+    service: Service,
 ) -> Response:
     """Submit and answer. What goes wrong before the first byte is raised; a client that leaves aborts the generation.
 
-    Raises AnllmError, ClientDisconnectedError.
+    operation: for traces, as OpenTelemetry calls it. Raises AnllmError, ClientDisconnectedError.
     """
     context = get_context(request.scope)
+    record = RequestRecord(context.request_id, context.started_s)
+    limit_s = timeout_s(request.headers, config.request_timeout_s)
 
     def close() -> None:
         generation.abort()
-        _log_finished(context, generation, model, is_stream)
+        if timer is not None:
+            timer.cancel()
+        service.recorder.closed(record)
+        _log_finished(context, generation, record, model, is_stream)
+        if service.tracer is not None:
+            call = _finished_call(generation, record, model, operation, shape.id, is_stream=is_stream)
+            service.tracer.finished(call, request.headers)
 
-    generation.submit()
+    generation.submit(record)
+    timer = call_when_over(limit_s, context.elapsed_ms / 1000, generation.fail)
+    context.is_taken = True
     if is_stream:
         return EventStreamResponse(
-            generation, shape.chunks(), keep_alive_s=keep_alive_s, request_id=context.request_id, on_close=close
+            generation, shape.chunks(), keep_alive_s=config.keep_alive_s, request_id=context.request_id, on_close=close
         )
     try:
         answers = await while_connected(request.receive, generation.answers())
@@ -52,21 +81,48 @@ async def respond(
         close()
 
 
-def _log_finished(context: RequestContext, generation: Generation, model: str, is_stream: bool) -> None:
-    first_s = generation.first_token_s
-    ttft_ms = "" if first_s is None else f"{(first_s - context.started_s) * 1000:.0f}"
+def _log_finished(
+    context: RequestContext, generation: Generation, record: RequestRecord, model: str, is_stream: bool
+) -> None:
     usage = generation.usage
     logger.info(
-        "request_id=%s client=%s model=%s stream=%s prompt_tokens=%d cached_tokens=%d completion_tokens=%d ttft_ms=%s "
-        "duration_ms=%.0f finish_reason=%s",
-        context.request_id,
-        context.client,
-        model,
-        is_stream,
-        usage.prompt_tokens,
-        usage.cached_tokens,
-        usage.completion_tokens,
-        ttft_ms,
-        context.elapsed_ms,
-        generation.outcome,
+        Fields(
+            "request finished",
+            request_id=context.request_id,
+            client=context.client,
+            model=model,
+            stream=is_stream,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            queue_ms=_ms(record.queue_s),
+            ttft_ms=_ms(record.ttft_s),
+            itl_ms=_ms(record.mean_itl_s),
+            duration_ms=round(context.elapsed_ms, 1),
+            finish_reason=generation.outcome,
+        )
     )
+
+
+def _finished_call(
+    generation: Generation, record: RequestRecord, model: str, operation: str, response_id: str, *, is_stream: bool
+) -> FinishedCall:
+    usage = generation.usage
+    return FinishedCall(
+        operation=operation,
+        model=model,
+        response_id=response_id,
+        is_stream=is_stream,
+        sampling=generation.sampling,
+        record=record,
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        finish_reasons=tuple(str(sequence.finish_reason) for sequence in record.sequences),
+        error=generation.error_reason,
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

@@ -11,6 +11,8 @@ import anllm
 from anllm.core.request import SamplingDefaults
 from anllm.engine.client import EngineClient, EngineState
 from anllm.errors import NotReadyError
+from anllm.metrics.calls import Tracer
+from anllm.metrics.recorder import Recorder
 from anllm.parsers.choose import OutputFormat
 from anllm.server.field_support import UnknownFields
 from anllm.server.structured import GrammarChecker, NoGrammars
@@ -51,12 +53,16 @@ class LoadedModel:
 class Service:
     """The served model and its engine. Lives in the event loop.
 
-    Set from outside: `tokenizer`, `chat_template`, `max_model_len`, `defaults`, `output_format` and `grammars` when the
-    model has loaded, `draining` when the server is to end, `start_error` (a sentence) when the model can't be loaded.
+    Set from outside: `tracer` where requests are traced; `tokenizer`, `chat_template`, `max_model_len`, `defaults`,
+    `output_format` and `grammars` when the model has loaded, `draining` when the server is to end, `start_error` (a
+    sentence) when the model can't be loaded.
     """
 
-    def __init__(self, client: EngineClient, model_id: str, created: int) -> None:
+    def __init__(self, client: EngineClient, model_id: str, created: int, recorder: Recorder | None = None) -> None:
+        """recorder: the one that sees the engine's frames."""
         self.client = client
+        self.recorder = recorder or Recorder()
+        self.tracer: Tracer | None = None
         self.model_id = model_id
         self.created = created
         self.tokenizer: Tokenizer | None = None
@@ -86,6 +92,11 @@ class Service:
     @property
     def is_ready(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def is_alive(self) -> bool:
+        """Not when the model can't be loaded, or the engine is down for good."""
+        return self.status not in ("failed", EngineState.CLOSED.value)
 
     def require_ready(self) -> LoadedModel:
         """The model. Raises NotReadyError unless requests can be taken now."""

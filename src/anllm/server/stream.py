@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from anllm.errors import AnllmError
+from anllm.logs import Fields
 from anllm.server.context import get_context
 from anllm.server.disconnect import while_connected
 from anllm.server.errors import ClientDisconnectedError, error_object, internal_error
@@ -85,7 +86,7 @@ class EventStreamResponse(Response):
         except AnllmError as error:
             return event(error_object(error, self._request_id)) + DONE, True
         except Exception:  # the status is sent: all that is left is to say so, and not to look like a finished stream
-            logger.exception("request_id=%s failed in its stream", self._request_id)
+            logger.exception(Fields("stream failed", request_id=self._request_id))
             return event(error_object(internal_error(), self._request_id)) + DONE, True
 
 

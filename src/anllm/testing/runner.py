@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
-from anllm.core.events import EngineInfo, TokenLogprobs
+from anllm.core.events import EngineInfo, MemoryUse, TokenLogprobs
 from anllm.core.step import PENDING, Masks, ScheduledSequence, Slot, StepPlan, StepResult
 
 Model = Callable[[tuple[int, ...]], int]
@@ -130,6 +130,11 @@ class FakeRunner:
         ]
         scored = [_prompt_logprobs(s) for s in plan.scheduled if s.scored_token_ids]
         return StepResult([token for _, token in computed], told if any(told) else (), scored)
+
+    def memory(self) -> MemoryUse:
+        """Made up: a byte a token of its rows."""
+        active = sum(map(len, self._rows.values()))
+        return MemoryUse(active, active, 0)
 
     def release(self) -> None:
         pass

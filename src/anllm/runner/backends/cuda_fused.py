@@ -147,6 +147,7 @@ class FusedCudaKernels(RaggedCudaKernels):
     """FusedKernels (runner/fusion.py)."""
 
     writes_in_place = True
+    resize_bytes = 1 << 30
 
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation

@@ -32,6 +32,10 @@ class ChatAnswer:
         self._num_prompt_top = request.prompt_logprobs
         self._generation = generation
 
+    @property
+    def id(self) -> str:
+        return self._head.id
+
     def whole(self, answers: list[Answer]) -> bytes:
         return msgspec.json.encode(
             {

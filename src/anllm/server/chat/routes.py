@@ -41,14 +41,16 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
 
         chat = await convert_body(await read_body(request, config), plan, may_wait=True)
         prompts = await bind(chat.prompts, chat.structure, service.grammars)
-        generation = Generation(service.client, model.tokenizer, prompts)
+        generation = Generation(service.client, model.tokenizer, prompts, service.recorder)
         return await respond(
             request,
             generation,
             ChatAnswer(service, chat, generation),
             model=model.id,
             is_stream=bool(chat.request.stream),
-            keep_alive_s=config.keep_alive_s,
+            config=config,
+            operation="chat",
+            service=service,
         )
 
     return router

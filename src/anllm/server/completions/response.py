@@ -33,6 +33,10 @@ class CompletionAnswer:
         self._num_prompt_top = plan.request.prompt_logprobs
         self._has_token_ids = bool(plan.request.return_token_ids)
 
+    @property
+    def id(self) -> str:
+        return self._head.id
+
     def whole(self, answers: list[Answer]) -> bytes:
         return msgspec.json.encode(
             {

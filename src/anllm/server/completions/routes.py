@@ -41,14 +41,16 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
 
         completion = await convert_body(await read_body(request, config), plan)
         prompts = await bind(completion.prompts, completion.structure, service.grammars)
-        generation = Generation(service.client, model.tokenizer, prompts)
+        generation = Generation(service.client, model.tokenizer, prompts, service.recorder)
         return await respond(
             request,
             generation,
             CompletionAnswer(service, completion, generation),
             model=model.id,
             is_stream=bool(completion.request.stream),
-            keep_alive_s=config.keep_alive_s,
+            config=config,
+            operation="text_completion",
+            service=service,
         )
 
     return router
