@@ -42,6 +42,7 @@ def observability_router(service: Service) -> APIRouter:
         return json_response({"server_load": service.recorder.num_open_requests})
 
     @router.post("/ping", include_in_schema=False)
+    @router.head("/ping", include_in_schema=False)
     @router.get("/ping", response_class=Response, responses={503: {"description": "Not ready."}})
     async def ping() -> Response:
         """/health without a body, as SageMaker asks for it."""
