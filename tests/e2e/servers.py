@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,14 +43,17 @@ def run_command(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedP
 class RunningServer:
     """`anllm serve` and what it says. Ended with the block, whatever happens in it."""
 
-    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
-        """folder: where its output goes. variables: of its environment, besides this process's."""
+    def __init__(
+        self, folder: Path, *arguments: str, program: Sequence[str] = (*COMMAND, "serve"), **variables: str
+    ) -> None:
+        """folder: where its output goes. variables: of its environment, besides this process's. program: in place of
+        `anllm serve`."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._stdout, self._stderr = folder / "stdout", folder / "stderr"
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
             self.process = subprocess.Popen(
-                [*COMMAND, "serve", *arguments, "--port", str(self.port)],
+                [*program, *arguments, "--port", str(self.port)],
                 env=environment() | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -87,9 +90,7 @@ class RunningServer:
         command = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in listing.splitlines()]
-        (pid,) = [
-            int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and "anllm.worker" in words
-        ]
+        (pid,) = [int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and " ipc://" in words]
         return pid
 
     def __enter__(self) -> Self:
