@@ -18,9 +18,8 @@ from fastapi import FastAPI
 from anllm.config import SchedulerConfig, ServerConfig
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient
-from anllm.launch import bind
+from anllm.launch import bind, web_server
 from anllm.server.app import create_app
-from anllm.server.connection import HttpConnection
 from anllm.server.service import Service
 from anllm.structured.checker import GrammarChecker
 from anllm.testing import ByteTokenizer, FakeRunner
@@ -104,7 +103,7 @@ class RealServer:
     def __init__(
         self, runner: FakeRunner, gate: Gate, config: SchedulerConfig, server_config: ServerConfig | None = None
     ) -> None:
-        self._server_config = server_config or ServerConfig()
+        self._server_config = server_config or ServerConfig(drain_timeout_s=0.1)
         self.runner = runner
         self.gate = gate
         self._config = config
@@ -140,16 +139,7 @@ class RealServer:
 
     async def _serve_until_told(self) -> None:
         async with running_client(self.runner, self._config) as self.client:
-            self._web = uvicorn.Server(
-                uvicorn.Config(
-                    self.make_app(),
-                    log_config=None,
-                    access_log=False,
-                    lifespan="off",
-                    http=HttpConnection,
-                    timeout_graceful_shutdown=1,
-                )
-            )
+            self._web = web_server(self.make_app(), self._server_config)
             await self._web.serve([self._listener])
 
     def http(self) -> httpx.Client:

@@ -104,7 +104,7 @@ class _Server:
         transport = ProcessTransport(self._engine_command)
         self._client = EngineClient(transport, config.scheduler, on_progress=console.loading)
         self._service = Service(self._client, config.model.served_model_name or source.name, int(time.time()))
-        self._web = _web_server(create_app(self._service, config.server), config.server)
+        self._web = web_server(create_app(self._service, config.server), config.server)
         self._failure: AnllmError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._grammars: GrammarChecker | None = None
@@ -238,7 +238,8 @@ class _WebServer(uvicorn.Server):
         yield
 
 
-def _web_server(app: Callable[..., object], config: ServerConfig) -> _WebServer:
+def web_server(app: Callable[..., object], config: ServerConfig) -> uvicorn.Server:
+    """uvicorn as it serves `app` here; it listens where it is told to."""
     return _WebServer(
         uvicorn.Config(
             app,
@@ -246,7 +247,8 @@ def _web_server(app: Callable[..., object], config: ServerConfig) -> _WebServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http=HttpConnection,
+            http=HttpConnection.with_limits(config),
+            ws="none",  # whatever is installed beside
             server_header=False,
             timeout_graceful_shutdown=int(config.drain_timeout_s + DRAIN_SLACK_S),
         )
