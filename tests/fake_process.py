@@ -1,10 +1,11 @@
-"""The whole server with a fake model, as processes of their own: `python fake_process.py PORT SERVER SCHEDULER STEP_S`,
-with settings as JSON. So what it costs can be seen apart from what the test costs."""
+"""The whole server with a fake model, as processes of their own: `python fake_process.py PORT SERVER SCHEDULER MODEL
+STEP_S`, with settings as JSON. So what it costs can be seen apart from what the test costs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -29,19 +30,32 @@ from anllm.server.app import create_app
 from anllm.testing import FakeRunner
 from fake_server import make_grammars, make_runner, make_service
 from serving import make_masks
-from stepping import nearby
+from stepping import EOS, nearby
 
 START_S = 30.0
 
 
+def brief(token_ids: tuple[int, ...]) -> int:
+    """As nearby, but answers end after some 30 tokens."""
+    token_id = nearby(token_ids)
+    return EOS if token_id == ord(" ") and len(token_ids) % 7 == 0 else token_id
+
+
+MODELS = {"nearby": nearby, "brief": brief}
+
+
 class FakeProcess:
-    """Ended with the block, whatever happens in it. folder: where its log goes. step_s: what each step takes."""
+    """Ended with the block, whatever happens in it.
+
+    folder: where its log goes. model: of MODELS. step_s: what each step takes.
+    """
 
     def __init__(
         self,
         folder: Path,
         server: ServerConfig | None = None,
         scheduler: SchedulerConfig | None = None,
+        model: str = "nearby",
         step_s: float = 0.001,
     ) -> None:
         with socket.socket() as found:
@@ -53,7 +67,7 @@ class FakeProcess:
         self._log = folder / "log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(self.port), *settings, str(step_s)],
+                [sys.executable, __file__, str(self.port), *settings, model, str(step_s)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -70,14 +84,6 @@ class FakeProcess:
             return httpx.get(f"{self.url}/health", timeout=10).status_code == 200
         except httpx.TransportError:
             return False
-
-    def resident_bytes(self) -> int:
-        """Of the API process, without what it shares with files. Needs /proc."""
-        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
-        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
-
-    def num_descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def num_connections(self) -> int:
         """That the API process holds, whatever their state."""
@@ -116,23 +122,25 @@ class FakeProcess:
             self.process.wait()
 
 
-async def serve(port: int, server: str, scheduler: str, step_s: str) -> None:
+async def serve(port: int, server: str, scheduler: str, model: str, step_s: str) -> None:
     config = ServerConfig(**{**json.loads(server), "port": port})
-    engine = [sys.executable, __file__, "engine", scheduler, step_s]
+    engine = [sys.executable, __file__, "engine", scheduler, model, step_s]
     client = EngineClient(ProcessTransport(lambda: engine), SchedulerConfig(**json.loads(scheduler)))
     await client.start()
     try:
         with closing(make_grammars()) as grammars, closing(bind(config)) as listener:
             service = make_service(client, grammars)
             web = web_server(create_app(service, config), config)
+            gc.collect()
+            gc.freeze()  # as launch does
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: setattr(web, "should_exit", True))
             await web.serve([listener])
     finally:
         await client.close()
 
 
-def run_engine(scheduler: str, step_s: str, address: str) -> int:
-    runner = make_runner(nearby, lambda plan: take_time(runner, float(step_s)))
+def run_engine(scheduler: str, model: str, step_s: str, address: str) -> int:
+    runner = make_runner(MODELS[model], lambda plan: take_time(runner, float(step_s)))
     return serve_socket(address, SchedulerConfig(**json.loads(scheduler)), lambda on_progress: runner, make_masks)
 
 

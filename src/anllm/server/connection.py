@@ -68,7 +68,7 @@ class HttpConnection(HttpToolsProtocol):
         self._next = _Next.HEAD
         self._running: RequestResponseCycle | None = None  # what is answered now; `cycle` is the last that came
         self._is_deaf = False  # nothing that comes is looked at any more
-        self._num_waiting_bytes = 0  # came since the parser last made something of it
+        self._num_waiting_bytes = 0  # came since the parser last made something of it, but for the rest of that read
         self._num_head_bytes = 0
         self._num_fields = 0
         self._write_clock: asyncio.TimerHandle | None = None
@@ -236,7 +236,7 @@ class HttpConnection(HttpToolsProtocol):
     def _refuse(self, error: AnllmError) -> None:
         """Nothing more is taken from this connection. Requests that came whole are answered before it closes; else the
         error is the answer."""
-        logger.info("status=%d error=%s before the head of a request was read", error.status, type(error).__name__)
+        logger.info("status=%d error=%s nothing more is read of this connection", error.status, type(error).__name__)
         self._is_deaf = True
         self._unset_keepalive_if_required()
         self.flow.resume_reading()  # to see the client leave
