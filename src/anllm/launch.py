@@ -304,6 +304,7 @@ def web_server(app: Callable[..., object], config: ServerConfig, tls: ssl.SSLCon
             access_log=False,
             lifespan="off",
             http=HttpConnection.with_limits(config),
+            ws="none",  # whatever is installed beside
             server_header=False,
             timeout_graceful_shutdown=int(config.drain_timeout_s + DRAIN_SLACK_S),
             ssl_context_factory=None if tls is None else lambda settings, default: tls,

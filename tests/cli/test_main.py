@@ -102,7 +102,9 @@ def test_every_option_has_its_place(launched: Launched) -> None:
         "org/name --host 0.0.0.0 --port 9 --served-model-name m --max-model-len 99 --max-num-seqs 3 "
         "--max-num-batched-tokens 100 --decode-token-budget 50 --max-num-waiting 7 --memory-fraction 0.5 "
         "--kv-memory 8G --weights as-is --execution sequential --blas /b.so --max-n 2 --max-stop-strings 5 "
-        "--max-body 1M --body-timeout 3 --keep-alive 2.5 --drain-timeout 1 --max-connections 77"
+        "--max-body 1M --body-timeout 3 --keep-alive 2.5 --drain-timeout 1 --max-connections 77 "
+        "--head-timeout 11 --idle-timeout 12 --write-timeout 13 --request-timeout 14 --max-queue-time 15 "
+        "--step-timeout 16"
     )
     config = config_of(launched, *line.split())
     assert config.model == ModelConfig("org/name", "m", 99, Weights.AS_IS, Execution.SEQUENTIAL, "/b.so")
@@ -110,7 +112,22 @@ def test_every_option_has_its_place(launched: Launched) -> None:
     scheduler = config.scheduler
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 100)
     assert (scheduler.decode_token_budget, scheduler.max_num_waiting) == (50, 7)
-    assert config.server == ServerConfig("0.0.0.0", 9, 1 << 20, 3.0, 2, 5, 2.5, 1.0, 77)
+    assert config.server == ServerConfig(
+        host="0.0.0.0",
+        port=9,
+        max_body_bytes=1 << 20,
+        head_timeout_s=11,
+        body_timeout_s=3.0,
+        idle_timeout_s=12,
+        write_timeout_s=13,
+        max_n=2,
+        max_stop_strings=5,
+        keep_alive_s=2.5,
+        drain_timeout_s=1.0,
+        max_connections=77,
+        request_timeout_s=14,
+    )
+    assert (scheduler.max_queue_time_s, scheduler.step_timeout_s) == (15, 16)
 
 
 def test_options_of_security_have_their_place(launched: Launched) -> None:

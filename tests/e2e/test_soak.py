@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from e2e.servers import RunningServer
+from processes import resident_bytes
 
 pytestmark = [pytest.mark.real_model, pytest.mark.mlx]
 
@@ -20,11 +21,6 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "45"))
 WARM_UP_SECONDS = 20.0  # until the prefix cache has filled its memory
 NUM_CLIENTS = 8
 WORDS = [f"word{i}" for i in range(25)]
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Load:

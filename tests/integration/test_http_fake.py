@@ -20,7 +20,7 @@ from anllm.core.step import StepPlan
 from anllm.testing.runner import scripted
 from fake_server import RealServer, in_process, make_runner, text_alone
 from server_harness import MODEL, FakeTemplate, assert_error, chat_body, chunks, comp_body, joined
-from serving import Gate, eventually
+from serving import PATIENCE_S, Gate, eventually
 from stepping import letters_and_ends, nearby
 
 CHAT, COMP = "/v1/chat/completions", "/v1/completions"
@@ -313,6 +313,21 @@ def test_C135_G_5_a_client_that_leaves_while_it_is_answered_frees_its_slot(
     with server.http() as http:
         body = comp_body(prompt="next", max_tokens=3)
         assert answer(http.post(COMP, json=body)) == text_alone(body, nearby)
+    server.until_idle()
+    assert len(server.runner.plans) < 40
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_client_that_leaves_with_a_further_request_sent_ahead_frees_its_slot(start: Start, is_stream: bool) -> None:
+    server = start(ONE_SEAT, Gate(shuts_after=20))
+    with server.connect() as connection:
+        kept = raw_request(COMP, comp_body(max_tokens=8000, stream=is_stream)).replace(b"connection: close\r\n", b"")
+        connection.sendall(kept * 2)
+        server.until(lambda: server.gate.arrived > 20)
+    left_s = time.monotonic()
+    server.until(lambda: server.client.num_open == 0)
+    assert time.monotonic() < left_s + PATIENCE_S / 2, "it was the step that failed for want of patience"
+    server.gate.open()
     server.until_idle()
     assert len(server.runner.plans) < 40
 

@@ -117,3 +117,10 @@ def test_objects_that_say_nothing_of_others_are_closed_at_every_level() -> None:
 )
 def test_objects_that_others_speak_of_stay_open(schema: dict[str, Any]) -> None:
     assert closed(schema) == schema
+
+
+def test_what_is_told_of_a_schema_is_short_however_long_its_keys_are() -> None:
+    with pytest.raises(GrammarError) as caught:
+        check_schema({"properties": {"k" * 100_000: 5}})
+    assert len(caught.value.message) < 1000
+    assert caught.value.message.startswith("Invalid schema at #/properties/kkk")

@@ -127,10 +127,28 @@ class Size(_IntegerType):
     "--max-body", default=DEFAULT.server.max_body_bytes, type=Size(), help="Longest request body, such as 32M."
 )
 @click.option(
+    "--head-timeout",
+    default=DEFAULT.server.head_timeout_s,
+    type=float,
+    help="Seconds in which the head of a request must come.",
+)
+@click.option(
     "--body-timeout",
     default=DEFAULT.server.body_timeout_s,
     type=float,
     help="Seconds without a byte after which half a request body is refused.",
+)
+@click.option(
+    "--idle-timeout",
+    default=DEFAULT.server.idle_timeout_s,
+    type=float,
+    help="Seconds after which a connection without a request is closed.",
+)
+@click.option(
+    "--write-timeout",
+    default=DEFAULT.server.write_timeout_s,
+    type=float,
+    help="Seconds after which a client that takes nothing is disconnected.",
 )
 @click.option(
     "--keep-alive",
@@ -252,7 +270,10 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             host=options["host"],
             port=options["port"],
             max_body_bytes=options["max_body"],
+            head_timeout_s=options["head_timeout"],
             body_timeout_s=options["body_timeout"],
+            idle_timeout_s=options["idle_timeout"],
+            write_timeout_s=options["write_timeout"],
             max_n=options["max_n"],
             max_stop_strings=options["max_stop_strings"],
             keep_alive_s=options["keep_alive"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import time
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -35,42 +36,46 @@ MAX_JSON_CONTAINERS = 65_536
 _TO_CONTAINER = re.compile(
     rb'(?: [^"\[{]++ | "[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z) )*+ (?: ([\[{]) | \Z )', re.DOTALL | re.VERBOSE
 )
+# Slower than this for longer than the body timeout is no client but somebody who holds connections open.
+MIN_BODY_BYTES_PER_S = 1024
 
 
 async def read_body(request: Request, config: ServerConfig) -> bytes:
     """The whole body.
 
-    Raises UnsupportedMediaTypeError; BodyTimeoutError if the client stops sending; and, by Content-Length before a byte
-    is read or else as soon as the limit is passed, BodyTooLargeError. What is left unread then, the HTTP server reads
-    and drops, so that a client that is still sending gets its answer and not a reset.
+    Raises UnsupportedMediaTypeError; BodyTimeoutError if the client stops sending, or sends hardly anything; and, by
+    Content-Length before a byte is read or else as soon as the limit is passed, BodyTooLargeError. What is left unread
+    then, the connection reads and drops, so that a client that is still sending gets its answer and not a reset.
     """
     max_bytes = config.max_body_bytes
     _check_media_type(request)
     length = request.headers.get("content-length", "")
     if length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):
         raise _too_large(max_bytes)
-    chunks: list[bytes] = []
-    size_bytes = 0
+    body = bytearray()  # which costs as much as it holds, however small the pieces that come
+    started_s = time.monotonic()
     while True:
-        message = await _receive_in_time(request.receive, config.body_timeout_s)
+        too_slow_s = started_s + config.body_timeout_s + len(body) / MIN_BODY_BYTES_PER_S
+        message = await _receive_in_time(request.receive, config.body_timeout_s, too_slow_s - time.monotonic())
         if message["type"] == "http.disconnect":
             raise ClientDisconnectedError
         chunk: bytes = message.get("body", b"")
-        size_bytes += len(chunk)
-        if size_bytes > max_bytes:
+        if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
+        body += chunk
         if not message.get("more_body", False):
-            return b"".join(chunks)
+            return bytes(body)
 
 
-async def _receive_in_time(receive: Receive, timeout_s: float) -> Message:
+async def _receive_in_time(receive: Receive, limit_s: float, left_s: float) -> Message:
+    """limit_s: without a byte; left_s: until the whole body is too slow."""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(min(limit_s, left_s)):
             return await receive()
     except TimeoutError:
         raise BodyTimeoutError(
-            f"The request body did not come to its end: nothing more came for {timeout_s:g} seconds."
+            f"The request body did not come to its end: for {limit_s:g} seconds nothing more came, or less than "
+            f"{MIN_BODY_BYTES_PER_S} bytes a second."
         ) from None
 
 

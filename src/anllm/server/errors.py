@@ -29,6 +29,20 @@ class BodyTimeoutError(InvalidRequestError):
     code = "request_timeout"
 
 
+class HeadTooLargeError(InvalidRequestError):
+    """Method, URL and header fields are longer, or more, than is read of any request."""
+
+    status = 431
+    code = "request_header_fields_too_large"
+
+
+class HeadTimeoutError(InvalidRequestError):
+    """The client stopped sending in the middle of the head."""
+
+    status = 408
+    code = "request_timeout"
+
+
 class UnsupportedMediaTypeError(InvalidRequestError):
     """A content type or content encoding that is not read here."""
 
