@@ -11,7 +11,7 @@ import pytest
 from anllm.config import SchedulerConfig, ServerConfig
 from fake_server import RealServer, make_runner
 from server_harness import comp_body
-from serving import Gate
+from serving import PATIENCE_S, Gate
 from stepping import nearby
 
 BODY = json.dumps(comp_body(max_tokens=2)).encode()
@@ -113,10 +113,15 @@ def test_broken_http_behind_a_stream_does_not_get_into_it(server: RealServer) ->
         connection.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
         received = connection.recv(65536)
         connection.sendall(b"\x00 nonsense\r\n\r\n")
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):  # the stream is not ended for it
+            connection.recv(65536)
+        connection.settimeout(PATIENCE_S)
+        server.gate.open()
         while part := connection.recv(65536):
             received += part
-    server.gate.open()
     assert received.count(b"HTTP/1.1") == 1 and b"invalid_request_error" not in received
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 def test_J_8_body_that_never_comes_to_its_end(server: RealServer) -> None:

@@ -97,8 +97,12 @@ class JsonSchema(RequestModel):
     strict: bool | None = None
 
 
+_GIVEN = has("json_schema")
+_GIVEN["properties"]["json_schema"]["properties"] = {"schema": {"not": {"type": "null"}}}  # it may be left out
+
+
 class ResponseFormat(RequestModel):
-    model_config = ConfigDict(json_schema_extra=if_then("type", ["json_schema"], has("json_schema")))
+    model_config = ConfigDict(json_schema_extra=if_then("type", ["json_schema"], _GIVEN))
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
