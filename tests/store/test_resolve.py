@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 
@@ -90,6 +91,22 @@ def test_a_gguf_file_that_is_refused_leaves_nothing_in_the_cache(make_gguf, prog
     with pytest.raises(ModelError, match="gemma3"):
         fetch(parse_source(str(path)), progress, root=tmp_path / "cache")
     assert not any(entry.is_dir() for entry in (tmp_path / "cache" / "gguf").iterdir())
+
+
+def test_a_disk_that_is_full_is_one_clear_sentence_and_leaves_nothing(make_gguf, progress, tmp_path):
+    path, _ = make_gguf()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # of each file: what a full disk does to a large one
+    try:
+        with pytest.raises(ModelError) as refusal:
+            fetch(parse_source(str(path)), progress, root=tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refusal.value.message.startswith("Model tiny can't be stored in the cache (")
+    assert "OSError" not in refusal.value.message
+    assert refusal.value.message.endswith("GB are free there). Make room, or set XDG_CACHE_HOME to a folder with more.")
+    assert not any(entry.is_dir() for entry in (tmp_path / "cache" / "gguf").iterdir())
+    assert fetch(parse_source(str(path)), progress, root=tmp_path / "cache").is_dir()  # with room it works
 
 
 def test_a_cache_that_cannot_be_written_is_one_clear_sentence(make_gguf, progress, tmp_path):

@@ -29,7 +29,8 @@ def convert(path: Path, folder: Path, progress: Progress) -> None:
     names = module_names(gguf_file)
     config = model_config(gguf_file, names)
     progress.stage("Converting the model: tokenizer", None)
-    build_tokenizer(gguf_file).save(str(folder / "tokenizer.json"))
+    # Not by its own save(), which raises a bare Exception where the disk is full.
+    (folder / "tokenizer.json").write_text(build_tokenizer(gguf_file).to_str(pretty=True), encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", tokenizer_config(gguf_file))
     if generation := generation_config(gguf_file):
         _write_json(folder / "generation_config.json", generation)

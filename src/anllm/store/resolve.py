@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -59,6 +60,12 @@ def parse_source(model: str | None) -> ModelSource:
     )
 
 
+def _free_gb(folder: Path) -> float:
+    """On the disk of a folder that may not be there yet."""
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return shutil.disk_usage(there).free / 1e9
+
+
 def _looks_like_path(model: str) -> bool:
     return model.startswith((".", "/", "~")) or model.count(os.sep) > 1
 
@@ -72,8 +79,12 @@ def fetch(source: ModelSource, progress: Progress, *, root: Path | None = None) 
     try:
         folder = _fetch(source, progress, cache_folder(root))
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ModelError(f"Model {source.name} can't be stored in the cache ({reason}).") from error
+        reason = error.strerror or str(error) or type(error).__name__  # numpy has no strerror
+        free_gb = _free_gb(cache_folder(root))
+        raise ModelError(
+            f"Model {source.name} can't be stored in the cache ({reason}; {free_gb:.1f} GB are free there). Make room, "
+            "or set XDG_CACHE_HOME to a folder with more."
+        ) from error
     progress.done()
     return folder
 
