@@ -8,12 +8,10 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import repeat
 
 from anllm.config import SchedulerConfig
 from anllm.core.events import (
-    Admitted,
     EngineFigures,
     Failed,
     Finished,
@@ -21,7 +19,6 @@ from anllm.core.events import (
     PromptLogprobs,
     Started,
     StepEvents,
-    StepFigures,
     Tokens,
 )
 from anllm.core.request import FinishReason, Request
@@ -30,6 +27,7 @@ from anllm.core.step import ScheduledSequence, Slot, SlotCopy, StepPlan, StepRes
 from anllm.errors import ContextLengthError, InvalidRequestError, QueueFullError, QueueTimeoutError, StepError
 from anllm.kvcache.cache import Awaited, CacheStats, KVCache, Room
 from anllm.kvcache.pool import KVPool
+from anllm.scheduler.ledger import Ledger
 from anllm.scheduler.policy import MIN_PREFILL_TOKENS, PrefillPace, share_prefill, token_cost
 from anllm.scheduler.waiting import WaitingQueue, order_of
 
@@ -76,12 +74,7 @@ class Scheduler:
         self._in_flight: deque[tuple[StepPlan, float]] = deque()  # plans that are not read yet, and when they were made
         self._updated_s = 0.0
         self._expire_at_s = 0.0
-        # What figures() tells next:
-        self._admitted: list[Sequence] = []  # by the plan that is being made
-        self._told_admitted: list[Admitted] = []
-        self._num_preemptions = 0
-        self._told_cache = replace(self._cache.stats)
-        self._last_step: StepFigures | None = None
+        self._ledger = Ledger(self._cache.stats)
 
     @property
     def has_work(self) -> bool:
@@ -136,10 +129,7 @@ class Scheduler:
         """The next forward pass, or None if there is nothing to compute. Slots of what is in it are taken."""
         decodes, copies = self._schedule_decodes()
         prefills = self._schedule_prefills({s.slot for s in decodes}, copies)
-        for sequence in self._admitted:
-            queue_s = max(now_s - sequence.request.arrival_time_s, 0.0)
-            self._told_admitted.append(Admitted(sequence.request_id, queue_s))
-        self._admitted.clear()
+        self._ledger.planned(now_s)
         if not decodes and not prefills:
             return None
         self._cache.end_plan()
@@ -246,26 +236,16 @@ class Scheduler:
     def figures(self, *, num_deferred: int, memory: MemoryUse | None) -> EngineFigures:
         """How it stands, and what happened since this was asked for last. num_deferred: requests that wait, and are
         not here yet."""
-        cache, told = self._cache.stats, self._told_cache
-        figures = EngineFigures(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting) + num_deferred,
-            num_deferred=num_deferred,
-            kv_used_bytes=self._pool.owned_bytes - self._cache.warm_bytes,
-            kv_kept_bytes=self._cache.warm_bytes,
-            num_preemptions=self._num_preemptions,
-            num_evicted_rows=cache.num_evicted_rows - told.num_evicted_rows,
-            num_queried_tokens=cache.num_queried_tokens - told.num_queried_tokens,
-            num_hit_tokens=cache.num_hit_tokens - told.num_hit_tokens,
-            admitted=tuple(self._told_admitted),
-            step=self._last_step,
-            memory=memory,
+        return self._ledger.take(
+            EngineFigures(
+                num_running=len(self._running),
+                num_waiting=len(self._waiting) + num_deferred,
+                num_deferred=num_deferred,
+                kv_used_bytes=self._pool.owned_bytes - self._cache.warm_bytes,
+                kv_kept_bytes=self._cache.warm_bytes,
+                memory=memory,
+            )
         )
-        self._told_admitted.clear()
-        self._num_preemptions = 0
-        self._told_cache = replace(cache)
-        self._last_step = None
-        return figures
 
     def reset_prefix_cache(self) -> None:
         """Forget what rows hold; those of running sequences stay theirs."""
@@ -318,7 +298,7 @@ class Scheduler:
         self._give_back(sequence)
         sequence.num_computed_tokens = 0
         sequence.status = SequenceStatus.PREEMPTED
-        self._num_preemptions += 1
+        self._ledger.preempted()
         self._waiting.add(sequence)
 
     # -- prefill -------------------------------------------------------------------------------------------------------
@@ -403,7 +383,7 @@ class Scheduler:
             copies.append(placement.copy)
         if sequence.status is SequenceStatus.WAITING:
             sequence.num_cached_tokens = placement.num_cached_tokens
-            self._admitted.append(sequence)
+            self._ledger.got_row(sequence)
         sequence.row = placement.row
         sequence.num_computed_tokens = sequence.num_reused_tokens = placement.num_cached_tokens
         sequence.status = SequenceStatus.RUNNING
@@ -477,12 +457,7 @@ class Scheduler:
         _, made_s = self._in_flight.popleft()
         started_s = max(made_s, self._updated_s)
         self._updated_s = now_s
-        self._last_step = StepFigures(
-            duration_s=now_s - started_s,
-            num_decodes=num_decodes,
-            num_prefills=len(plan.scheduled) - num_decodes,
-            num_prefill_tokens=plan.num_tokens - num_decodes,
-        )
+        self._ledger.computed(plan, num_decodes, now_s - started_s)
         self._pace.observe(
             num_decodes=num_decodes,
             num_prefill_tokens=sum(
