@@ -21,6 +21,7 @@ from anllm.core.events import (
 from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.core.step import StepPlan
 from anllm.engine.loop import MAX_FAILED_STEPS, EngineBrokenError, EngineLoop
+from anllm.scheduler.policy import MIN_STEP_LIMIT_S, token_cost
 from anllm.testing import FakeClock, FakeRunner
 from stepping import alone, make_request
 
@@ -285,3 +286,29 @@ def test_what_is_in_a_step_is_told_before_it_is_computed() -> None:
         pass
     assert [prompts for prompts in plans if prompts] == [(0, 1, 2), (9,)]
     assert [computing for computing in told if computing] == [(0, 1, 2), (9,)]
+
+
+def test_how_long_a_step_may_take_follows_its_tokens_and_how_far_they_are() -> None:
+    limits: list[float] = []
+    loop: EngineLoop
+
+    def before_run(plan: StepPlan) -> None:
+        limits.append(loop.step_limit_s)
+
+    runner = FakeRunner(before_run=before_run, max_model_len=32_000)
+    runner.info = replace(runner.info, token_s=0.01, prefill_tokens=1000)
+    loop = EngineLoop(runner, SchedulerConfig(), lambda events: None, FakeClock())
+    loop.take([Add(make_request(0, 10_000, max_tokens=3))])
+    assert loop.step_limit_s == MIN_STEP_LIMIT_S
+    while loop.step():
+        pass
+    first, last, decode = limits[0], limits[9], limits[-1]
+    assert first == pytest.approx(20 * 1000 * 0.01 * token_cost(1000))
+    assert last == pytest.approx(20 * 1000 * 0.01 * token_cost(10_000))
+    assert decode == MIN_STEP_LIMIT_S
+    assert loop.step_limit_s == MIN_STEP_LIMIT_S
+
+
+def test_the_limit_of_a_step_may_be_set() -> None:
+    loop = EngineLoop(FakeRunner(), SchedulerConfig(step_timeout_s=7.0), lambda events: None, FakeClock())
+    assert loop.step_limit_s == 7.0

@@ -173,7 +173,7 @@ class EngineInfo:
     prefill_tokens: of prompts, in one step where nobody decodes, if the config does not say.
     reuses_prefixes: whether K/V of earlier requests is used again; not for models whose layers keep more than that, or
         where it is switched off.
-    step_limit_s: seconds after which a step is taken to hang; no step of this model on this machine takes as long.
+    token_s: what a token of a short prompt takes; 0 is unknown.
     grown_slab_bytes: slabs larger than this don't grow only to keep K/V that nobody uses now; None is no limit.
     """
 
@@ -190,7 +190,7 @@ class EngineInfo:
     prefill_tokens: int = 1024
     reuses_prefixes: bool = True
     grown_slab_bytes: int | None = None
-    step_limit_s: float = 60.0
+    token_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from anllm.engine.constraints import Constraints
 from anllm.errors import AnllmError, InvalidRequestError
 from anllm.kvcache.pool import KVPool
 from anllm.logs import Fields
+from anllm.scheduler.policy import MIN_STEP_LIMIT_S, step_limit_s
 from anllm.scheduler.scheduler import Scheduler
 from anllm.structured.state import MaskComputer
 
@@ -82,9 +83,11 @@ class EngineLoop:
         self._runner = runner
         self._emit = emit
         self._clock = clock
+        self._step_timeout_s = config.step_timeout_s
         self._num_failed_steps = 0
         self._has_news = False  # whether the figures may be others than those told last
         self._memory_told_s = -math.inf
+        self._submitting: StepPlan | None = None
         self._in_flight: list[tuple[StepPlan, InFlight]] = []  # submitted and not read: none or one between steps
 
     def take(self, commands: Iterable[Command]) -> None:
@@ -106,6 +109,17 @@ class EngineLoop:
                 failed.append(failure)
         if failed:
             self._emit(StepEvents(failed=tuple(failed)))
+
+    @property
+    def step_limit_s(self) -> float:
+        """Seconds after which the present call of step() is taken to hang. May be asked for by any thread."""
+        if self._step_timeout_s is not None:
+            return self._step_timeout_s
+        token_s = self._runner.info.token_s
+        plans = [plan for plan, _ in list(self._in_flight)]
+        if self._submitting is not None:
+            plans.append(self._submitting)
+        return sum(step_limit_s(plan, token_s) for plan in plans) or MIN_STEP_LIMIT_S
 
     def step(self) -> bool:
         """One forward pass. False if there was nothing to do.
@@ -193,12 +207,14 @@ class EngineLoop:
         """Whether it could be begun; if not, the reason is told when its turn comes to be read."""
         if prompts := tuple(s.request_id for s in plan.scheduled if not s.is_decode):
             self._emit(StepEvents(computing=prompts))  # should this step end the process, it is known what was in it
+        self._submitting = plan
         try:
-            self._in_flight.append((plan, self._runner.submit(plan)))
+            in_flight = self._runner.submit(plan)
         except Exception as error:
-            self._in_flight.append((plan, _Failure(error)))
-            return False
-        return True
+            in_flight = _Failure(error)
+        self._submitting = None
+        self._in_flight.append((plan, in_flight))
+        return not isinstance(in_flight, _Failure)
 
     def _read(self) -> StepEvents:
         """The result of the oldest step in flight."""

@@ -174,7 +174,7 @@ def serve_socket(
     emit(runner.info)
     gc.collect()
     gc.freeze()  # what stays for good; looking through all of it would hold up a step
-    pulse = Pulse(config.step_timeout_s or runner.info.step_limit_s)
+    pulse = Pulse(lambda: loop.step_limit_s)
     pulse.start(address)
     for is_idle in drive(loop):
         pulse.end()

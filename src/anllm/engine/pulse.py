@@ -34,7 +34,8 @@ def beats_address(address: str) -> str:
 class Pulse:
     """The child's side. begin() and end() are called by the engine's thread around each step."""
 
-    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        """limit_s: of the present step; called on the thread that tells."""
         self._limit_s = limit_s
         self._clock = clock
         self._since_s: float | None = None
@@ -48,7 +49,7 @@ class Pulse:
     @property
     def beat(self) -> Beat:
         since_s = self._since_s
-        return Beat(0.0 if since_s is None else self._clock() - since_s, self._limit_s)
+        return Beat(0.0 if since_s is None else self._clock() - since_s, self._limit_s())
 
     def start(self, address: str) -> None:
         """Tell from now on, until the process ends. address: that of the frames."""

@@ -38,9 +38,6 @@ MIN_WORKING_BYTES = 256 << 20
 SHORTEST_CONTEXT = SMALLEST_CAPACITY
 WARM_UP_TOKENS = 128
 WORKING_SHARE = 0.15  # of the memory, for the largest step, where nobody says how large that is to be
-# A step that takes so many times what its tokens took in the warm-up hangs: far tokens cost more than near ones. And
-# none is taken to hang that may be compiling kernels, which takes half a minute.
-STEP_MARGIN, MIN_STEP_LIMIT_S = 20, 60.0
 SPARE = 1.5  # what is worked out from short prompts, times this, is kept for long ones
 
 
@@ -80,7 +77,7 @@ class ModelRunner:
             prefill_tokens=prefill_tokens,
             reuses_prefixes=settings.cache.prefix_cache and chosen.reuses_prefixes,
             grown_slab_bytes=backend.grown_slab_bytes,
-            step_limit_s=max(MIN_STEP_LIMIT_S, STEP_MARGIN * prefill_tokens * token_s),
+            token_s=token_s,
         )
 
         if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:

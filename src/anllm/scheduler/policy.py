@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from anllm.core.step import StepPlan
+
 SMOOTHING = 0.1  # weight of the newest measurement
 MIN_PREFILL_TOKENS = 32  # a prompt must get on, and smaller pieces cost hardly less
 FIRST_PREFILL_TOKENS = 128  # before anything is measured
@@ -17,6 +19,18 @@ TWICE_AT = 2000
 def token_cost(position: float) -> float:
     """Of a prompt's token at this position, in tokens at a beginning."""
     return 1 + position / TWICE_AT
+
+
+# A step that takes so many times what its tokens should take hangs. And none is taken to hang that may be compiling
+# kernels, which takes half a minute, or runs on a machine that is busy with something else.
+STEP_MARGIN = 20
+MIN_STEP_LIMIT_S = 60.0
+
+
+def step_limit_s(plan: StepPlan, token_s: float) -> float:
+    """Seconds after which it is taken to hang. token_s: what a token at the beginning of a prompt takes."""
+    tokens = sum(len(s.token_ids) * token_cost(s.end) for s in plan.scheduled)
+    return max(MIN_STEP_LIMIT_S, STEP_MARGIN * tokens * token_s)
 
 
 class DecodeTime:
