@@ -51,8 +51,8 @@ def p99_s(times_s: list[float]) -> float:
 
 
 def used_bytes(server: RunningServer) -> tuple[int, int]:
-    """Resident memory of the API process, and of the engine without what MLX keeps of freed arrays, which has a bound of
-    its own that it comes to slowly."""
+    """Resident memory of the API process, and of the engine without what MLX keeps of freed arrays, which has a bound
+    of its own that it comes to slowly."""
     kept = server.get("/v1/status").json()["memory"]["cached_bytes"]
     return resident_bytes(server.process.pid), resident_bytes(server.engine_pid()) - kept
 
