@@ -50,6 +50,11 @@ CLIENTS_IN_NODE := $(patsubst locks/clients/%/package-lock.json,$(CLIENTS)/%/.in
 # The chat in the browser: what builds it, which is not needed to serve it, and what tests it.
 WEB_MODULES := web/node_modules/.installed
 WEB_TESTS := $(VENV)/.web
+
+# The site of the documentation, and what looks at packages: environments of their own.
+DOCS := .docs
+RELEASE := .release
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs
 WITH_NODE = PATH="$(abspath $(CLIENTS))/node/bin:$$PATH"
 
 # $(call install,LOCK): exactly what the lock file holds, from WHEELS; what is missing there is downloaded into it first.
@@ -66,7 +71,7 @@ endef
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve test test-clients test-web web web-check web-pictures fuzz load soak chaos eval-tools check audit \
-  fix build lock clean
+  fix build release-check docs docs-serve lock clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-19s%s\n", $$1, $$2 }'
@@ -153,11 +158,24 @@ build: $(INSTALLED)  ## wheel and sdist into dist/
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build -d dist
 
+release-check: build $(RELEASE)/.installed  ## set up if needed, then look at wheel, sdist, Dockerfiles and service files
+	@echo "==> twine, check-wheel-contents, hadolint"
+	@$(RELEASE)/bin/twine check --strict dist/*
+	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
+	@$(RELEASE)/bin/hadolint packaging/docker/*.Dockerfile && echo "Dockerfiles: nothing to say"
+	@! command -v systemd-analyze >/dev/null || sh packaging/systemd/verify.sh
+
+docs: $(DOCS)/.installed  ## set up if needed, then build the site of the documentation into site/, links checked
+	@$(MKDOCS) build --strict
+
+docs-serve: $(DOCS)/.installed  ## set up if needed, then show that site while you write, on 127.0.0.1:8001
+	@$(MKDOCS) serve --dev-addr 127.0.0.1:8001
+
 lock:  ## resolve the locks anew; ARGS=--upgrade takes the newest versions
 	@sh locks/lock.sh "$(or $(PYTHON),python3)" $(UV_VERSION) $(ARGS)
 
 clean:  ## remove .venv and whatever else was made here; downloads stay
-	@rm -rf $(VENV) $(CLIENTS) web/node_modules web/.check dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) $(CLIENTS) $(DOCS) $(RELEASE) web/node_modules web/.check dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # -- the environment ---------------------------------------------------------------------------------------------------
@@ -189,6 +207,14 @@ $(AUDIT): $(DEV) locks/audit.txt
 $(WEB_TESTS): $(DEV) locks/web.txt
 	@echo "==> Installing what drives Chromium"
 	$(call install,locks/web.txt)
+	@touch $@
+
+# Each without a pip of its own, as the clients below.
+$(DOCS)/.installed $(RELEASE)/.installed: PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input --python $(@D)/bin/python
+$(DOCS)/.installed $(RELEASE)/.installed: .%/.installed: locks/%.txt | $(RUNTIME)
+	@echo "==> Installing what $< names"
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	$(call install,$<)
 	@touch $@
 
 $(WEB_MODULES): web/package-lock.json $(CLIENTS)/node/.in-python

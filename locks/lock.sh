@@ -31,6 +31,8 @@ lock build --group build -c locks/macos.txt "$@"
 lock dev --group dev -c locks/macos.txt -c locks/build.txt "$@"
 lock audit --group audit -c locks/macos.txt -c locks/dev.txt "$@"
 lock web --group web -c locks/macos.txt -c locks/dev.txt "$@"
+lock docs --group docs -c locks/macos.txt -c locks/dev.txt "$@"
+lock release --group release -c locks/macos.txt -c locks/dev.txt -c locks/docs.txt "$@"
 
 # Of which nothing is installed: test cases, and a model in 22 parts. At fixed versions, so that figures can be compared.
 {

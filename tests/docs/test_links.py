@@ -13,7 +13,7 @@ from anllm.cli import main
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FLAGS_OF_OTHER_PROGRAMS = {
-    "--help",  # click
+    *("--help", "--version"),  # click
     *("--decode-concurrency", "--prompt-concurrency"),  # mlx_lm.server
     *("--apply_chat_template", "--batch_size", "--include_path", "--model_args", "--tasks"),  # lm_eval
 }

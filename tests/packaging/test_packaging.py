@@ -127,7 +127,7 @@ def test_a_lock_satisfies_the_dependencies(lock):
     assert unmet(wanted, read_lock(lock), platform) == []
 
 
-@pytest.mark.parametrize("lock", ["audit", "build", "dev", "web"])
+@pytest.mark.parametrize("lock", ["audit", "build", "dev", "docs", "release", "web"])
 def test_a_lock_satisfies_its_group(lock):
     wanted = [item for item in PYPROJECT["dependency-groups"][lock] if isinstance(item, str)]
     assert unmet(wanted, read_lock(lock), "linux") == []

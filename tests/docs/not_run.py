@@ -1,0 +1,1 @@
+"""Commands and snippets of the documentation that no test runs, each with the reason."""
