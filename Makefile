@@ -158,12 +158,11 @@ build: $(INSTALLED)  ## wheel and sdist into dist/
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build -d dist
 
-release-check: build $(RELEASE)/.installed  ## set up if needed, then look at wheel, sdist, Dockerfiles and service files
+release-check: build $(RELEASE)/.installed  ## set up if needed, then look at wheel, sdist and Dockerfiles
 	@echo "==> twine, check-wheel-contents, hadolint"
 	@$(RELEASE)/bin/twine check --strict dist/*
 	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
 	@$(RELEASE)/bin/hadolint packaging/docker/*.Dockerfile && echo "Dockerfiles: nothing to say"
-	@! command -v systemd-analyze >/dev/null || sh packaging/systemd/verify.sh
 
 docs: $(DOCS)/.installed  ## set up if needed, then build the site of the documentation into site/, links checked
 	@$(MKDOCS) build --strict
