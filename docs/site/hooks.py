@@ -45,21 +45,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     _places.clear()
     for file in files.documentation_pages():
         _places[file.src_uri] = f"docs/{file.src_uri}"
-    for source, page in PAGES_OF_ROOT.items():
-        if (ROOT / source).exists():
-            _places[page] = source
-            files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
-    for source in sorted({target for place in _places.values() for target in _linked_sources(place)}):
-        files.append(
-            File.generated(config, _site_path(source), content=_shown(source), inclusion=InclusionLevel.NOT_IN_NAV)
-        )
+    waiting = [source for source in PAGES_OF_ROOT if (ROOT / source).exists()]
+    waiting += sorted({target for place in _places.values() for target in _linked_sources(place)})
+    while waiting:
+        source = waiting.pop()
+        page = _site_path(source)
+        if page in _places:
+            continue
+        _places[page] = source
+        inclusion = InclusionLevel.UNDEFINED if source in PAGES_OF_ROOT else InclusionLevel.NOT_IN_NAV
+        files.append(File.generated(config, page, content=_shown(source), inclusion=inclusion))
+        waiting += _linked_sources(source)
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links are turned from places in the repository to places in the site."""
     place = _places.get(page.file.src_uri)
-    if place is None:
+    if place is None or not place.endswith(".md"):
         return markdown
 
     def turned(match: re.Match[str]) -> str:
@@ -73,6 +76,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _linked_sources(place: str) -> set[str]:
     """Files and folders outside docs/ that the page links to, from the root."""
+    if not place.endswith(".md"):
+        return set()
     text = _FENCE.sub("", (ROOT / place).read_text(encoding="utf-8"))
     targets = {_target(place, match["path"]) for match in _LINK.finditer(text)}
     return {
@@ -90,12 +95,14 @@ def _site_path(source: str) -> str:
     """Where the site has a file of the repository."""
     if source.startswith("docs/"):
         return source.removeprefix("docs/")
-    return PAGES_OF_ROOT.get(source, f"source/{source}.md")
+    return PAGES_OF_ROOT.get(source, source if source.endswith(".md") else f"source/{source}.md")
 
 
 def _shown(source: str) -> str:
-    """A page with the file's text; of a folder, with the names and texts of its files."""
+    """A page with the file's text; of a folder, with the names and texts of its files. Markdown is a page already."""
     path = ROOT / source
+    if path.suffix == ".md":
+        return path.read_text(encoding="utf-8")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
     parts = [f"# {source}"]
     for file in files:
