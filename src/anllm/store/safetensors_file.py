@@ -17,6 +17,10 @@ if TYPE_CHECKING:  # reading headers needs no numpy, and importing it costs 0.2 
     import numpy.typing as npt
 
 MAX_HEADER_BYTES = 100_000_000  # the library's own limit
+DTYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8"},
+    **{"I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,30 @@ class Tensor:
 
 def expected_size(path: Path) -> int | None:
     """The size in bytes that the header promises; None where there is no readable header. Reads the header only."""
+    read = _read_header(path)
+    if read is None:
+        return None
+    num_bytes, entries = read
+    try:
+        return 8 + num_bytes + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def dtype_sizes(path: Path) -> dict[str, int]:
+    """Bytes of the tensors of each type, by its name in MLX and NumPy ("bfloat16"). Reads the header only; empty where
+    there is no readable one."""
+    sizes: dict[str, int] = {}
+    _, entries = _read_header(path) or (0, {})
+    for entry in entries.values():
+        name = DTYPES.get(entry["dtype"], entry["dtype"])
+        start, end = entry["data_offsets"]
+        sizes[name] = sizes.get(name, 0) + end - start
+    return sizes
+
+
+def _read_header(path: Path) -> tuple[int, dict[str, Any]] | None:
+    """Its length in bytes, and an entry for each tensor."""
     with path.open("rb") as file:
         prefix = file.read(8)
         if len(prefix) < 8 or (num_bytes := struct.unpack("<Q", prefix)[0]) > MAX_HEADER_BYTES:
@@ -36,9 +64,8 @@ def expected_size(path: Path) -> int | None:
         header = file.read(num_bytes)
     try:
         entries = json.loads(header)
-        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
-        return 8 + int(num_bytes) + max(ends, default=0)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return int(num_bytes), {name: entry for name, entry in entries.items() if name != "__metadata__"}
+    except (ValueError, AttributeError):
         return None
 
 

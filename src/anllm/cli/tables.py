@@ -1,0 +1,26 @@
+"""Tables on stdout: drawn on a terminal as wide as it is, and without colours, whole, elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+WIDE = 240  # where nobody looks, nothing is cut
+
+
+def stdout_console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """right: columns of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    stdout_console().print(table)
