@@ -4,6 +4,7 @@ AnllmError                      something went wrong; carries the HTTP status an
 ├── ConfigError                 a setting is unknown or out of range; the start stops
 ├── ModelError                  the model can't be served: missing, half downloaded, of an unknown type
 │   └── DownloadError           the model could not be fetched
+├── RemoteError                 a server that we are a client of can't be reached, or refuses
 ├── InvalidRequestError         the request is wrong; 400 with the field's name
 │   ├── ContextLengthError      the prompt leaves no room for one token
 │   ├── ModelNotFoundError      another model than the served one was asked for; 404
@@ -50,6 +51,10 @@ class ModelError(AnllmError):
 
 class DownloadError(ModelError):
     """The model could not be fetched."""
+
+
+class RemoteError(AnllmError):
+    """A server that we are a client of can't be reached, or refuses. Says which, and what to do."""
 
 
 class InvalidRequestError(AnllmError):

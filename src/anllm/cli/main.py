@@ -22,12 +22,17 @@ INTERRUPTED = 130  # as shells have it for a program that Ctrl-C ended
 COMMANDS: dict[str, dict[str, str]] = {
     "Serve and talk": {
         "serve": "Serve a model behind the OpenAI HTTP API.",
+        "chat": "Talk to a model in the terminal.",
     },
     "Models": {
         "pull": "Download or convert a model, without serving it.",
         "list": "The models on this machine.",
         "rm": "Remove a model from the cache.",
         "info": "What a model is, and the memory it needs.",
+    },
+    "Measure and mend": {
+        "bench": "Measure a server under load.",
+        "doctor": "Check this machine, and say what to fix.",
     },
 }
 MODULES = {"list": "list_models"}  # where a command's name is one of Python's own
