@@ -88,3 +88,17 @@ class LazyGroup(click.Group):
 @click.version_option(anllm.__version__, prog_name="anllm")
 def main() -> None:
     """Serve language models on Apple's MLX behind the OpenAI HTTP API."""
+
+
+def variables() -> set[str]:
+    """Every environment variable that a flag of a command can be given by."""
+    context = click.Context(main)
+    found = set()
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.name is not None:
+                own = [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar or ())
+                found |= {f"ANLLM_{name}_{parameter.name}".upper(), *own}
+    return found

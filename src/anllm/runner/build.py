@@ -43,7 +43,7 @@ def build_runner(
 
     Raises ConfigError (no backend, a bad BLAS) and ModelError (the model can't be served).
     """
-    with _mlx(settings.model, cache_folder) as blas:
+    with mlx_ready(settings.model, cache_folder) as blas:
         from anllm.runner.backends import select_backend
         from anllm.runner.run import ModelRunner
 
@@ -52,7 +52,7 @@ def build_runner(
 
 def inspect_model(folder: Path, model: ModelConfig, cache_folder: Path) -> Inspection:
     """What the model in `folder` would be like, without its weights in memory. Raises as build_runner does."""
-    with _mlx(model, cache_folder) as blas:
+    with mlx_ready(model, cache_folder) as blas:
         from anllm.runner.backends import select_backend
         from anllm.runner.inspect import inspect
 
@@ -60,7 +60,7 @@ def inspect_model(folder: Path, model: ModelConfig, cache_folder: Path) -> Inspe
 
 
 @contextmanager
-def _mlx(model: ModelConfig, cache_folder: Path) -> Iterator[Blas]:
+def mlx_ready(model: ModelConfig, cache_folder: Path) -> Iterator[Blas]:
     """MLX may be imported inside, and what it needs before is done. Raises ConfigError (no backend, a bad BLAS)."""
     set_environment()
     blas = load_blas(model.blas, cache_folder) if runs_on_cpu() else Blas("")

@@ -1,0 +1,103 @@
+"""Python, and the packages that anllm asks for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from anllm.doctor.check import Check, ok, problem, warning
+
+SUPPORTED = ((3, 11), (3, 14))
+OLDEST_GLIBC = (2, 35)  # of the mlx wheels
+OLDEST_MACOS = 14
+SHOWN = ("anllm", "mlx", "mlx-lm", "transformers", "huggingface-hub")
+BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
+
+
+def check_packages() -> Iterator[Check]:
+    """All of this file, on this machine."""
+    installed: dict[str, str] = {
+        canonicalize_name(d.metadata["Name"] or ""): d.version for d in importlib.metadata.distributions()
+    }
+    yield check_python(sys.version_info[:2], platform.python_version())
+    yield check_system(platform.system(), platform.machine(), platform.libc_ver()[1], platform.mac_ver()[0])
+    try:
+        wanted = importlib.metadata.requires("anllm") or []
+    except importlib.metadata.PackageNotFoundError:  # run from its sources
+        wanted = []
+    yield check_versions(wanted, installed)
+    if platform.system() == "Linux":
+        yield check_backends(installed)
+
+
+def check_python(version: tuple[int, ...], text: str) -> Check:
+    oldest, newest = (".".join(map(str, v)) for v in SUPPORTED)
+    if not SUPPORTED[0] <= version <= SUPPORTED[1]:
+        return warning(
+            "Python",
+            f"{text} is not tested",
+            f"make an environment with Python {oldest} to {newest}: python{newest} -m venv .venv",
+        )
+    return ok("Python", f"{text} in {sys.prefix}")
+
+
+def check_system(system: str, machine: str, glibc: str, macos: str) -> Check:
+    """Whether there are MLX wheels for this machine."""
+    found = f"{system} {macos or (glibc and f'with glibc {glibc}')} on {machine}".replace("  ", " ")
+    if system == "Darwin" and machine != "arm64":
+        return problem("system", found, "use a Mac with Apple silicon, and a Python for arm64 (not under Rosetta)")
+    if system == "Darwin" and macos and int(macos.split(".")[0]) < OLDEST_MACOS:
+        return problem("system", found, f"update macOS: MLX needs version {OLDEST_MACOS}")
+    if system == "Linux" and glibc and tuple(map(int, glibc.split(".")[:2])) < OLDEST_GLIBC:
+        oldest = ".".join(map(str, OLDEST_GLIBC))
+        return problem("system", found, f"use a system with glibc {oldest}: Ubuntu 22.04, Debian 12, RHEL 10, or newer")
+    return ok("system", found)
+
+
+def check_versions(requirements: list[str], installed: Mapping[str, str]) -> Check:
+    """Whether what is installed is what anllm's own metadata asks for."""
+    wrong = []
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = installed.get(canonicalize_name(requirement.name))
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(
+                (f"{requirement.name} {version or 'is missing'}", f"'{requirement.name}{requirement.specifier}'")
+            )
+    if wrong:
+        return problem(
+            "packages",
+            f"{', '.join(found for found, _ in wrong)} is not what anllm needs",
+            f"{pip()} install {' '.join(wanted for _, wanted in wrong)}",
+        )
+    return ok("packages", ", ".join(f"{name} {installed[name]}" for name in SHOWN if name in installed))
+
+
+def check_backends(installed: Mapping[str, str]) -> Check:
+    """MLX on Linux comes in parts: one backend, not none, and not two, which overwrite each other's files."""
+    found = [name for name in BACKENDS if name in installed]
+    if not found:
+        return problem(
+            "MLX backend",
+            "none",
+            f"{pip()} install 'anllm[cpu]', or with an NVIDIA GPU 'anllm[cuda13]' or 'anllm[cuda12]'",
+        )
+    if len(found) > 1:
+        return problem(
+            "MLX backend",
+            f"{' and '.join(found)} overwrite each other's files",
+            f"{pip()} uninstall -y {' '.join(found)} mlx, and then install one: {pip()} install 'anllm[cuda13]'",
+        )
+    return ok("MLX backend", f"{found[0]} {installed[found[0]]}")
+
+
+def pip() -> str:
+    """How pip of this environment is called."""
+    return f"{sys.executable} -m pip"
