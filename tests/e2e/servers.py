@@ -44,16 +44,21 @@ class RunningServer:
     """`anllm serve` and what it says. Ended with the block, whatever happens in it."""
 
     def __init__(
-        self, folder: Path, *arguments: str, program: Sequence[str] = (*COMMAND, "serve"), **variables: str
+        self,
+        folder: Path,
+        *arguments: str,
+        program: Sequence[str] = (*COMMAND, "serve"),
+        port: int | None = None,
+        **variables: str,
     ) -> None:
         """folder: where its output goes. variables: of its environment, besides this process's. program: in place of
-        `anllm serve`."""
-        self.port = free_port()
+        `anllm serve`. port: that the arguments name otherwise; None takes a free one."""
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._stdout, self._stderr = folder / "stdout", folder / "stderr"
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
             self.process = subprocess.Popen(
-                [*program, *arguments, "--port", str(self.port)],
+                [*program, *arguments, *([] if port else ["--port", str(self.port)])],
                 env=environment() | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

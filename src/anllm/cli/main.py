@@ -33,6 +33,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Measure and mend": {
         "bench": "Measure a server under load.",
         "doctor": "Check this machine, and say what to fix.",
+        "completion": "Print what a shell needs to complete commands.",
     },
 }
 MODULES = {"list": "list_models"}  # where a command's name is one of Python's own

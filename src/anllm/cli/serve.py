@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anllm.cli.config_file import config_option
+from anllm.cli.sections import SectionedCommand
 from anllm.config import (
     LOG_LEVELS,
     CacheConfig,
@@ -48,8 +50,20 @@ class Size(_IntegerType):
             self.fail(f"{value!r} is no size; give a number of bytes, or one with K, M, G or T, such as 8G", param, ctx)
 
 
-@click.command(context_settings={"show_default": True})
+# The flag that a heading of --help begins with.
+SECTIONS = {
+    "host": "Address and name",
+    "max_model_len": "Batching",
+    "memory_fraction": "Memory",
+    "weights": "Model",
+    "max_n": "Requests",
+    "log_level": "Logs",
+}
+
+
+@click.command(cls=SectionedCommand, sections=SECTIONS, context_settings={"show_default": True})
 @click.argument("model", required=False)
+@config_option
 @click.option("--host", default=DEFAULT.server.host, help="Address to listen on.")
 @click.option("--port", default=DEFAULT.server.port, type=int, help="Port to listen on.")
 @click.option("--served-model-name", help="Id under which clients ask for the model.  [default: its own name]")

@@ -1,0 +1,31 @@
+"""`anllm completion`: what a shell needs to complete commands and flags."""
+
+from __future__ import annotations
+
+import click
+
+WHERE = {
+    "bash": 'Add to ~/.bashrc: eval "$(anllm completion bash)"',
+    "zsh": 'Add to ~/.zshrc: eval "$(anllm completion zsh)"',
+    "fish": "Once: anllm completion fish > ~/.config/fish/completions/anllm.fish",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(WHERE)))
+def completion(shell: str) -> None:
+    r"""Print the code with which SHELL completes commands, flags and their values.
+
+    \b
+    bash, in ~/.bashrc:  eval "$(anllm completion bash)"
+    zsh, in ~/.zshrc:    eval "$(anllm completion zsh)"
+    fish:                anllm completion fish > ~/.config/fish/completions/anllm.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from anllm.cli.main import main
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(f"# {WHERE[shell]}")
+    click.echo(found(main, {}, "anllm", "_ANLLM_COMPLETE").source())
