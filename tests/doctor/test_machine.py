@@ -68,7 +68,7 @@ def test_what_is_slow_is_a_warning() -> None:
 def test_a_compiler_and_a_gpu_that_are_not_used_are_warned_of() -> None:
     found = checks(make_probe(), "cc", "nvidia-smi")
     assert "apt-get install g++" in found["compiler"].fix
-    assert "anllm[cuda13]" in found["GPU"].fix
+    assert "uninstall -y mlx-cpu mlx && " in found["GPU"].fix
     assert "GPU" not in checks(make_probe(backend="cuda", device="H200"), "nvidia-smi")
 
 

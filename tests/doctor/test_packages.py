@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from anllm.doctor.check import Status
-from anllm.doctor.packages import check_backends, check_packages, check_python, check_system, check_versions
+from anllm.doctor.packages import (
+    MLX_VERSIONS,
+    check_backends,
+    check_packages,
+    check_python,
+    check_system,
+    check_versions,
+)
 
 
 def test_this_machine_has_what_it_needs() -> None:
@@ -46,8 +54,15 @@ def test_a_missing_or_old_package_is_named_with_the_command() -> None:
 
 
 def test_one_backend_is_right_and_none_or_two_are_not() -> None:
-    assert check_backends({"mlx-cpu": "1"}).status is Status.OK
-    assert "anllm[cpu]" in check_backends({}).fix
-    two = check_backends({"mlx-cpu": "1", "mlx-cuda-13": "1"})
+    assert check_backends({"mlx-cpu": "1"}, has_gpu=False).status is Status.OK
+    assert "install 'mlx[cpu]>=" in check_backends({}, has_gpu=False).fix
+    assert "install 'mlx[cuda13]>=" in check_backends({}, has_gpu=True).fix
+    two = check_backends({"mlx-cpu": "1", "mlx-cuda-13": "1"}, has_gpu=True)
     assert two.status is Status.PROBLEM
-    assert "uninstall -y mlx-cpu mlx-cuda-13" in two.fix
+    assert "uninstall -y mlx-cpu mlx-cuda-13 mlx && " in two.fix
+
+
+def test_the_versions_of_mlx_are_those_of_the_project() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    for backend in ("cpu", "cuda12", "cuda13"):
+        assert f'{backend} = ["mlx[{backend}]{MLX_VERSIONS}"]' in text

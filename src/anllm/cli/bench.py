@@ -70,20 +70,41 @@ def bench(model: str | None, url: str | None, api_key: str | None, **options: An
     Each number of --concurrency or --rate is a point, and a row of the table. The figures are those of `vllm bench
     serve`: TTFT, TPOT, ITL and end-to-end times, and throughput by the server's own count of tokens.
     """
-    from anllm.bench.charts import check_chart, draw
-    from anllm.bench.run import Bench, Settings, report
+    from anllm.bench.run import Bench, Settings
 
     load, points = load_of(options), points_of(options)
     settings = Settings(options["requests"], options["warmup"], options["clients"], options["timeout"])
-    json_file, chart = options["json_file"], options["chart"]
-    if chart is not None:
-        check_chart(chart)
+    check_files(load, options["json_file"], options["chart"])
     with target(model, url, api_key) as address:
         run = Bench(address, options["model_id"], load, settings)
-        results = []
-        for number, point in enumerate(points):
-            with drawn(point, settings.requests_of(point)) as progress:
-                results.append((point, run.run(point, load.seed + number, progress.tally, progress.stage)))
+        results: list[tuple[Point, Figures]] = []
+        try:
+            for number, point in enumerate(points):
+                with drawn(point, settings.requests_of(point)) as seen:
+                    results.append((point, run.run(point, load.seed + number, seen.tally, seen.stage)))
+        finally:  # what was measured before an error or Ctrl-C is not lost
+            if results:
+                show(run, results, options["json_file"], options["chart"])
+
+
+def check_files(load: Load, json_file: Path | None, chart: Path | None) -> None:
+    """Raises ConfigError, before a long run, for what would go wrong in it or after it."""
+    from anllm.bench.charts import check_chart
+    from anllm.bench.prompts import read_dataset
+    from anllm.errors import ConfigError
+
+    if load.dataset is not None:
+        read_dataset(Path(load.dataset))
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise ConfigError(f"json: there is no folder for {str(json_file)!r}; make it first.")
+    if chart is not None:
+        check_chart(chart)
+
+
+def show(run: Bench, results: list[tuple[Point, Figures]], json_file: Path | None, chart: Path | None) -> None:
+    from anllm.bench.charts import draw
+    from anllm.bench.run import report
+
     is_json_on_stdout = str(json_file) == "-"
     print_results(run, results, to_stderr=is_json_on_stdout)
     if json_file is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from anllm.doctor.check import Check, ok, problem, warning
-from anllm.doctor.packages import pip
+from anllm.doctor.packages import CUDA_12, install_mlx, pip
 from anllm.runner.blas import COMPILERS, STOCK
 from anllm.store.cache import cache_folder
 
@@ -56,7 +56,7 @@ def check_machine(probe: Mapping[str, Any], which: Which = shutil.which) -> Iter
             yield warning(
                 "GPU",
                 "NVIDIA's driver is installed, but MLX is the build for CPUs",
-                f"{pip()} uninstall -y mlx-cpu mlx, and then {pip()} install 'anllm[cuda13]'",
+                f"{pip()} uninstall -y mlx-cpu mlx && {install_mlx('cuda13')}{CUDA_12}",
             )
 
 

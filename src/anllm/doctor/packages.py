@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -16,6 +17,8 @@ SUPPORTED = ((3, 11), (3, 14))
 OLDEST_GLIBC = (2, 35)  # of the mlx wheels
 OLDEST_MACOS = 14
 SHOWN = ("anllm", "mlx", "mlx-lm", "transformers", "huggingface-hub")
+MLX_VERSIONS = ">=0.32.4,<0.33"  # as in pyproject.toml
+CUDA_12 = " (cuda12 in place of cuda13 if nvidia-smi tells an older CUDA)"
 BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
 
 
@@ -32,7 +35,7 @@ def check_packages() -> Iterator[Check]:
         wanted = []
     yield check_versions(wanted, installed)
     if platform.system() == "Linux":
-        yield check_backends(installed)
+        yield check_backends(installed, has_gpu=shutil.which("nvidia-smi") is not None)
 
 
 def check_python(version: tuple[int, ...], text: str) -> Check:
@@ -80,22 +83,24 @@ def check_versions(requirements: list[str], installed: Mapping[str, str]) -> Che
     return ok("packages", ", ".join(f"{name} {installed[name]}" for name in SHOWN if name in installed))
 
 
-def check_backends(installed: Mapping[str, str]) -> Check:
+def check_backends(installed: Mapping[str, str], *, has_gpu: bool) -> Check:
     """MLX on Linux comes in parts: one backend, not none, and not two, which overwrite each other's files."""
     found = [name for name in BACKENDS if name in installed]
+    wanted = install_mlx("cuda13" if has_gpu else "cpu")
     if not found:
-        return problem(
-            "MLX backend",
-            "none",
-            f"{pip()} install 'anllm[cpu]', or with an NVIDIA GPU 'anllm[cuda13]' or 'anllm[cuda12]'",
-        )
+        return problem("MLX backend", "none", f"{wanted}{CUDA_12 if has_gpu else ''}")
     if len(found) > 1:
         return problem(
             "MLX backend",
             f"{' and '.join(found)} overwrite each other's files",
-            f"{pip()} uninstall -y {' '.join(found)} mlx, and then install one: {pip()} install 'anllm[cuda13]'",
+            f"{pip()} uninstall -y {' '.join(found)} mlx && {wanted}",
         )
     return ok("MLX backend", f"{found[0]} {installed[found[0]]}")
+
+
+def install_mlx(backend: str) -> str:
+    """The command that installs MLX for "cpu", "cuda12" or "cuda13"."""
+    return f"{pip()} install 'mlx[{backend}]{MLX_VERSIONS}'"
 
 
 def pip() -> str:
