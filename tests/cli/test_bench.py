@@ -51,7 +51,7 @@ def test_a_sweep_is_a_table_a_file_and_a_picture(server: RealServer, tmp_path: P
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     title, _, head, _, one, four = done.stdout.splitlines()
-    assert title == f"{MODEL} at {server.url}. Times: median / p99."
+    assert title == f"{MODEL} at {server.url}. Times in ms: median / p99."
     assert head.split()[:2] == ["load", "done"] and head.endswith("goodput/s")
     assert one.split()[:3] == ["1", "stream", "8"] and four.split()[:3] == ["4", "streams", "8"]
     points = json.loads(file.read_text())["points"]

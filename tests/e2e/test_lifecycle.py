@@ -265,7 +265,10 @@ def test_counters_outlive_a_crash_and_all_lines_of_a_json_log_are_json(tiny_fold
     assert total("vllm:request_success_total") == 3
     assert sum(value for key, value in during.items() if key.startswith("vllm:kv_cache_usage_perc")) == 0
     lines = [line for line in server.log.splitlines() if line.startswith("{")]
-    assert {line for line in server.log.splitlines() if not line.startswith("{")} <= {"Loading weights …"}
+    assert {line for line in server.log.splitlines() if not line.startswith("{")} <= {
+        "Loading weights …",
+        "Checking and warming up …",
+    }
     finished = [line for line in map(json.loads, lines) if line["message"] == "request finished"]
     assert [line["finish_reason"] for line in finished] == ["length", "EngineDeadError", "length"]
     assert all(line["request_id"].startswith("req_") for line in finished)

@@ -209,18 +209,23 @@ def drawn(point: Point, num_requests: int) -> Iterator[Drawn]:
         yield Drawn(progress, point, num_requests)
 
 
-COLUMNS = ("load", "done", "req/s", "output tok/s", "total tok/s", "TTFT ms", "TPOT ms", "ITL ms", "E2EL ms")
+COLUMNS = ("load", "done", "req/s", "output tok/s", "total tok/s", "TTFT", "TPOT", "ITL", "E2EL")
+WIDE = 110  # columns of a terminal that hold the table with a row for each point
 
 
 def print_results(run: Bench, results: list[tuple[Point, Figures]], *, to_stderr: bool) -> None:
     """The table, and what has to be said about it."""
-    from anllm.cli.tables import print_table
+    from anllm.cli.tables import console_for, print_table
 
-    click.echo(f"{run.model} at {run.address.url}. Times: median / p99.\n", err=to_stderr)
+    click.echo(f"{run.model} at {run.address.url}. Times in ms: median / p99.\n", err=to_stderr)
     has_goodput = bool(run.load.goodput_ms)
     columns = (*COLUMNS, "goodput/s") if has_goodput else COLUMNS
     rows = [row(point, figures) for point, figures in results]
-    print_table(columns, rows, right=columns[1:], to_stderr=to_stderr)
+    if console_for(to_stderr=to_stderr).width >= WIDE:
+        print_table(columns, rows, right=columns[1:], to_stderr=to_stderr)
+    else:
+        head, *rest = zip(columns, *rows, strict=True)
+        print_table(head, rest, right=head[1:], to_stderr=to_stderr)
     for point, figures in results:
         if figures.num_failed:
             click.echo(f"{point.label}: {figures.num_failed} failed, the first: {figures.first_error}", err=True)

@@ -11,13 +11,27 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from anllm.core.events import EngineInfo, LoadProgress
+
+
+class BytesColumn(DownloadColumn):
+    """Every stage that has a total counts bytes."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text()
+
+
+class SpeedColumn(TransferSpeedColumn):
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text()
 
 
 class TerminalConsole:
@@ -29,8 +43,8 @@ class TerminalConsole:
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
-            DownloadColumn(),  # every stage that has a total counts bytes
-            TransferSpeedColumn(),
+            BytesColumn(),
+            SpeedColumn(),
             TimeElapsedColumn(),
             console=self._console,
             transient=True,

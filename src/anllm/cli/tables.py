@@ -22,7 +22,9 @@ def print_table(
     """right: columns of numbers."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        table.add_column(
+            column, justify="right" if column in right else "left", overflow="fold", no_wrap=column != columns[0]
+        )
     for row in rows:
         table.add_row(*row)
     console_for(to_stderr=to_stderr).print(table)

@@ -101,7 +101,10 @@ class PlainClient:
 def unreachable(address: Address, error: OSError) -> str:
     """What to do about a connection that can't be made."""
     if isinstance(error, ssl.SSLError):
-        return f"No TLS with {address.url}: {error.reason or error}. Is it http://, or its certificate not known here?"
+        return (
+            f"No TLS with {address.url} ({error.reason or error}): if it is http, write http://; if its certificate is "
+            "your own, set SSL_CERT_FILE to it."
+        )
     reason = error.strerror or str(error)
     return f"No server at {address.url} ({reason}): start one with 'anllm serve', name a MODEL, or give its --url."
 

@@ -48,6 +48,7 @@ class ModelRunner:
         """Loads the model. Raises ModelError with one sentence if it can't be served."""
         memory_bytes = backend.memory_bytes()
         loaded = load(settings.folder, settings.model.weights, backend, on_progress)
+        on_progress(LoadProgress("Checking and warming up", 0, 0))
         vocab_size = vocabulary_size(loaded.model)
         chosen = choose_forward(loaded.model, backend.kernels, settings.model.execution, vocab_size)
         self._forward = chosen.forward
