@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,17 @@ def http(status: int, body: bytes, kind: str = "application/json") -> bytes:
     )
 
 
+def read_request(connection: socket.socket) -> bytes:
+    """All of it: closing a socket that has unread bytes cuts off what was sent."""
+    data = b""
+    while (part := connection.recv(65536)) and (data := data + part):
+        head, end, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        if end and len(body) >= (int(length[1]) if length else 0):
+            break
+    return data
+
+
 def events(*lines: str, is_whole: bool = True) -> bytes:
     """Without a length: it ends when the connection does."""
     text = "".join(f"{line}\n\n" for line in (*lines, *(["data: [DONE]"] if is_whole else [])))
@@ -40,7 +52,7 @@ def answering() -> Iterator[Answering]:
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                received.append(connection.recv(65536))
+                received.append(read_request(connection))
                 connection.sendall(content)
 
         threads.append(threading.Thread(target=serve))
