@@ -30,6 +30,8 @@ def read_request(connection: socket.socket) -> bytes:
     while (part := connection.recv(65536)) and (data := data + part):
         head, end, body = data.partition(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        if not data.startswith((b"GET ", b"POST ")):  # no HTTP at all
+            break
         if end and len(body) >= (int(length[1]) if length else 0):
             break
     return data

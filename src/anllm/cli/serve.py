@@ -57,6 +57,7 @@ SECTIONS = {
     "memory_fraction": "Memory",
     "weights": "Model",
     "max_n": "Requests",
+    "api_key": "Security and load",
     "log_level": "Logs",
 }
 
