@@ -4,12 +4,13 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from anllm.errors import ModelError
 from anllm.store.folder import check_folder
-from anllm.store.resolve import ModelSource, SourceKind, fetch, parse_source
+from anllm.store.resolve import EMBEDDED_NAME, ModelSource, SourceKind, fetch, parse_source
 
 
 def test_no_model_is_the_embedded_default():
@@ -120,3 +121,11 @@ def test_parsing_a_name_imports_nothing_heavy():
     code = "import sys; from anllm.store.resolve import parse_source; parse_source('org/name'); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "gguf", "tokenizers", "huggingface_hub", "mlx"} & set(modules)
+
+
+def test_the_default_model_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_source(EMBEDDED_NAME) == parse_source(None)
+    (tmp_path / EMBEDDED_NAME).mkdir()
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        parse_source(EMBEDDED_NAME)  # a folder of that name is what is meant

@@ -18,7 +18,7 @@ def size(num_bytes: float) -> str:
 def ago(seconds: float) -> str:
     """Like "3 hours ago"; "just now" within a minute."""
     for unit, length in STEPS:
-        number = int(seconds // length)
+        number = int(max(seconds, 0) // length)
         if number:
             return f"{number} {unit}{'s' if number > 1 else ''} ago"
     return "just now"
