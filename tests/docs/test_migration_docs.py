@@ -6,7 +6,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from anllm.cli import main
+from anllm.cli.serve import serve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
 
@@ -27,7 +27,7 @@ def test_each_flag_of_mlx_lm_server_has_its_row() -> None:
 
 
 def test_the_flags_beside_them_are_ours() -> None:
-    known = {flag for option in main.commands["serve"].params for flag in (*option.opts, *option.secondary_opts)}
+    known = {flag for option in serve.params for flag in (*option.opts, *option.secondary_opts)}
     for name, command in (
         ("mlx_lm.server", "anllm serve"),
         ("Ollama", "anllm serve"),

@@ -9,9 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from anllm.cli import main
+from anllm.cli.serve import serve
 from anllm.config import ServerConfig
 from e2e.servers import run_command
 
@@ -62,7 +64,7 @@ def test_systemd_finds_no_fault(tmp_path: Path) -> None:
 def test_launchd_starts_the_server_and_lets_it_drain() -> None:
     service = agent()
     program, *arguments = service["ProgramArguments"]
-    assert program == "/Users/ann/.local/bin/anllm" and arguments[0] in main.commands
+    assert program == "/Users/ann/.local/bin/anllm" and arguments[0] in main.list_commands(click.Context(main))
     assert service["KeepAlive"] == {"SuccessfulExit": False}
     assert service["ExitTimeOut"] > ServerConfig().drain_timeout_s + 5
 
@@ -86,5 +88,5 @@ def test_homebrew_tests_for_what_is_said() -> None:
 
 
 def test_variables_of_the_page_are_settings() -> None:
-    known = {f"ANLLM_SERVE_{option.name}".upper() for option in main.commands["serve"].params if option.name}
+    known = {f"ANLLM_SERVE_{option.name}".upper() for option in serve.params if option.name}
     assert set(re.findall(r"ANLLM_SERVE_\w+", PAGE + UNIT)) - {"ANLLM_SERVE_"} <= known
