@@ -27,10 +27,12 @@ def run(bench: Bench, point: Point, tallies: list[Tally] | None = None) -> Figur
 
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_every_request_is_sent_and_counted(server: RealServer, endpoint: Endpoint) -> None:
-    bench = make_bench(server, Load(endpoint, prompt_tokens=400, output_tokens=6), num_requests=24, num_processes=2)
+    # So many tokens that they don't come in one piece, as those of a fake model may, which leaves no time between them.
+    load = Load(endpoint, prompt_tokens=400, output_tokens=300)
+    bench = make_bench(server, load, num_requests=24, num_processes=2)
     assert bench.model == MODEL
     found = run(bench, Point(8))
-    assert (found.num_done, found.num_failed, found.num_tokens) == (24, 0, 24 * 6)
+    assert (found.num_done, found.num_failed, found.num_tokens) == (24, 0, 24 * 300)
     assert found.num_prompt_tokens == pytest.approx(24 * 400, rel=0.15), "letters are tokens here, and words differ"
     assert found.num_processes == 2
     assert found.ttft is not None and found.itl is not None and found.e2el is not None
