@@ -11,14 +11,13 @@ import hashlib
 import json
 import logging
 import socket
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 from anllm.errors import NotReadyError, QueueFullError
+from anllm.fork_server import ForkServer
 from anllm.structured.errors import GrammarError
 from anllm.structured.grammar import GrammarSource
 from anllm.structured.messages import STARTED, CompileLimits, Setup, send_message
@@ -55,14 +54,12 @@ class GrammarChecker:
         self._outcomes: OrderedDict[bytes, _Outcome] = OrderedDict()
         self._turns = threading.BoundedSemaphore(MAX_PARALLEL)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._server = ForkServer("anllm.structured.compile_process", self._set_up)
 
     @property
     def pid(self) -> int | None:
         """Of the running process."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        return self._server.pid
 
     def check(self, source: GrammarSource) -> str:
         """The text to hand to the engine. Raises GrammarError; QueueFullError where too many are being tried.
@@ -84,8 +81,7 @@ class GrammarChecker:
 
     def close(self) -> None:
         """Ends the process; a check that runs is told NotReadyError or its error. May be called twice."""
-        with self._lock:
-            self._end()
+        self._server.close()
 
     def _try(self, source: GrammarSource) -> _Outcome:
         if not self._turns.acquire(timeout=TURN_TIMEOUT_S):
@@ -124,38 +120,14 @@ class GrammarChecker:
 
     def _connect(self) -> socket.socket:
         """A socket to a child that waits for one grammar."""
-        ours, theirs = socket.socketpair()
-        with self._lock, theirs:
-            for is_last in (False, True):
-                try:
-                    socket.send_fds(self._running(), [b"g"], [theirs.fileno()])
-                    return ours
-                except OSError:  # the process has ended
-                    self._end()
-                    if is_last:
-                        ours.close()
-                        raise NotReadyError("Grammars can't be compiled now: their process ended.") from None
-        raise AssertionError("unreachable")
+        connection = self._server.connect()
+        if connection is None:
+            raise NotReadyError("Grammars can't be compiled now: their process ended.")
+        return connection
 
-    def _running(self) -> socket.socket:
-        if self._control is None:
-            control, theirs = socket.socketpair()
-            command = [sys.executable, "-m", "anllm.structured.compile_process", str(theirs.fileno())]
-            with theirs:
-                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-            self._control = control
-            control.settimeout(START_TIMEOUT_S)
-            send_message(control, Setup(self._vocabulary, self._limits))
-        return self._control
-
-    def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+    def _set_up(self, control: socket.socket) -> None:
+        control.settimeout(START_TIMEOUT_S)
+        send_message(control, Setup(self._vocabulary, self._limits))
 
     def _remembered(self, key: bytes) -> _Outcome | None:
         with self._lock:
