@@ -14,7 +14,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "anllm"
 # What reads from a process of ours what this process wrote.
 OWN_PICKLES = {"structured/messages.py"}
-UNSAFE_NAMES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch", "yaml"}
+UNSAFE_NAMES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch"}
+SAFE_YAML = {"safe_load", "YAMLError"}
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
 
 
@@ -34,6 +35,10 @@ def test_no_module_unpickles_or_evaluates() -> None:
                 imported = [(node.module or "").partition(".")[0]]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in UNSAFE_CALLS:
                 found.append((name, node.func.id))
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "yaml":
+                found += [(name, f"yaml.{node.attr}")] if node.attr not in SAFE_YAML else []
+            elif isinstance(node, ast.ImportFrom) and node.module == "yaml":
+                found.append((name, "from yaml"))
             elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 found.append((name, node.arg))
             if name not in OWN_PICKLES:

@@ -31,15 +31,29 @@ def bench(
     """interrupt_s: after which it gets a Ctrl-C, as all processes of a terminal do."""
     url = "http://127.0.0.1:1" if server is None else server.url
     command = [*COMMAND, "bench", "--url", url, "--prompt-tokens", "400", "--output-tokens", "6", *arguments]
-    process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=interrupt_s or PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
+    with subprocess.Popen(
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=obey_interrupts,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=interrupt_s or PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def obey_interrupts() -> None:
+    """What a shell runs in the background ignores them, and so would its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_a_sweep_is_a_table_a_file_and_a_picture(server: RealServer, tmp_path: Path) -> None:

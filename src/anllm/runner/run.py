@@ -59,9 +59,9 @@ class ModelRunner:
         most = max(int((WORKING_SHARE * memory_bytes - base_bytes) / max(bytes_per_token, 1)), SHORTEST_CONTEXT)
         prefill_tokens = settings.scheduler.max_num_batched_tokens or min(backend.prefill_tokens, most)
         working_bytes = max(int(base_bytes + bytes_per_token * prefill_tokens), MIN_WORKING_BYTES)
-        # What was freed and is kept to be used again is working memory too. Without a limit it grows with each slab
-        # that is resized, past memory_fraction.
-        mx.set_cache_limit(working_bytes)
+        # What was freed and is kept to be used again is working memory too. On GPUs it would grow with each slab that
+        # is resized, past memory_fraction; on a CPU MLX itself keeps less.
+        mx.set_cache_limit(min(mx.set_cache_limit(working_bytes), working_bytes))
         limit = int(memory_bytes * settings.cache.memory_fraction) - loaded.weight_bytes - working_bytes
         budget = settings.cache.kv_memory_bytes or limit
         self.info = EngineInfo(
