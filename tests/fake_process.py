@@ -29,6 +29,7 @@ from anllm.launch import bind, web_server
 from anllm.server.app import create_app
 from anllm.testing import FakeRunner
 from fake_server import make_grammars, make_runner, make_service
+from processes import end
 from serving import make_masks
 from stepping import EOS, nearby
 
@@ -114,12 +115,7 @@ class FakeProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
 
 
 async def serve(port: int, server: str, scheduler: str, model: str, step_s: str) -> None:

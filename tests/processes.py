@@ -1,9 +1,20 @@
-"""What another process takes, from /proc; Linux alone has it."""
+"""Other processes: how they end, and what they take, which is read from /proc, so on Linux alone."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+
+
+def end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """Ask it to end, and after a while make it."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def resident_bytes(pid: int) -> int:

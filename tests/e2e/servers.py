@@ -16,6 +16,8 @@ from typing import Any, Self
 
 import httpx
 
+from processes import end
+
 START_S = 60.0  # a model loads in a few seconds; the rest is for busy machines
 COMMAND = [sys.executable, "-c", "from anllm.cli import main; main()"]
 
@@ -90,12 +92,16 @@ class RunningServer:
             assert time.monotonic() < deadline, f"{path} is not {status} after {timeout_s} s:\n{self.log}"
             time.sleep(0.02)
 
-    def engine_pid(self) -> int:
-        """The child that has the model."""
+    def children(self) -> dict[int, str]:
+        """Its processes, by their ids: what they were called with."""
         command = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in listing.splitlines()]
-        (pid,) = [int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and " ipc://" in words]
+        return {int(pid): words for pid, parent, words in rows if int(parent) == self.process.pid}
+
+    def engine_pid(self) -> int:
+        """The child that has the model."""
+        (pid,) = [pid for pid, words in self.children().items() if " ipc://" in words]
         return pid
 
     def __enter__(self) -> Self:
@@ -104,12 +110,7 @@ class RunningServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
 
 
 class Stream(threading.Thread):

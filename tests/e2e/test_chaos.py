@@ -13,7 +13,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from anllm.text.tokenizer import load_tokenizer
 from chaos_server import model
 from e2e.reference import model_folder
 from e2e.servers import RunningServer
+from processes import num_descriptors
 
 pytestmark = [pytest.mark.real_model, pytest.mark.mlx]
 
@@ -157,15 +157,6 @@ async def trouble(server: RunningServer, seconds: float) -> list[str]:
     return done
 
 
-def num_descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def children_of(pid: int) -> list[str]:
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    return [line for line in listing.splitlines() if int(line.split()[1]) == pid]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what a process holds in /proc")
 @pytest.mark.timeout(SECONDS + 240)
 # A client that leaves while it connects loses its socket in asyncio itself.
@@ -179,7 +170,7 @@ def test_every_request_ends_and_nothing_is_left(tmp_path: Path) -> None:
         server.wait_for(200)
         warm_up(server)
         before = num_descriptors(server.process.pid)
-        num_children = len(children_of(server.process.pid))
+        num_children = len(server.children())
         traffic = Traffic(server.url, expected)
 
         async def run() -> list[str]:
@@ -195,7 +186,7 @@ def test_every_request_ends_and_nothing_is_left(tmp_path: Path) -> None:
         assert len(done) >= 2
         server.wait_for(200)
         settle(server, before)
-        assert len(children_of(server.process.pid)) == num_children
+        assert len(server.children()) == num_children
         assert len(list(temporary.iterdir())) == 1, "the folder of the engine's socket, and no other"
     assert server.process.returncode == 0
     assert list(temporary.iterdir()) == []

@@ -147,7 +147,7 @@ class Recorder:
         if sequence is None:
             return
         now_s = self._clock()
-        sequence.ended_s, sequence.finish_reason = now_s, finish_reason
+        sequence.finish_reason = finish_reason
         self.ends[finish_reason] += 1
         if finish_reason == ABORT:
             self.aborts[sequence.stage] += 1

@@ -11,7 +11,7 @@ ABORT, ERROR = "abort", "error"
 @dataclass(slots=True, eq=False)
 class SequenceRecord:
     """One sequence. submitted_s: when it went to the engine; admitted_s: when the engine began with it; first_token_s,
-    last_token_s, ended_s: when the front heard of it. None for what has not happened.
+    last_token_s: when the front heard of it. None for what has not happened.
 
     max_tokens: 0 where the prompt is only scored; then no token counts.
     finish_reason: "stop", "length", "abort" or "error".
@@ -24,7 +24,6 @@ class SequenceRecord:
     admitted_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
-    ended_s: float | None = None
     num_cached_tokens: int = 0
     num_tokens: int = 0
     finish_reason: str | None = None

@@ -92,7 +92,8 @@ def parse_object(raw: bytes) -> JsonObject:
 
     Raises InvalidRequestError.
     """
-    if _num_brackets(raw) > MAX_JSON_CONTAINERS and _has_more_containers_than(MAX_JSON_CONTAINERS, raw):
+    num_brackets = raw.count(b"{") + raw.count(b"[")  # those in strings too; nearly free
+    if num_brackets > MAX_JSON_CONTAINERS and _has_more_containers_than(MAX_JSON_CONTAINERS, raw):
         raise InvalidRequestError(f"The JSON body must have at most {MAX_JSON_CONTAINERS} objects and arrays.")
     try:
         value = msgspec.json.decode(raw)
@@ -103,14 +104,10 @@ def parse_object(raw: bytes) -> JsonObject:
         raise InvalidRequestError(f"Could not parse the JSON body ({len(raw)} bytes): {detail}.") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("The JSON body must be an object.")
-    # No more levels than brackets: counting those is nearly free, and mostly enough.
-    if _num_brackets(raw) > MAX_JSON_DEPTH and _is_deeper_than(MAX_JSON_DEPTH, value):
+    # No more levels than brackets, which is mostly enough to know.
+    if num_brackets > MAX_JSON_DEPTH and _is_deeper_than(MAX_JSON_DEPTH, value):
         raise _too_deep()
     return value
-
-
-def _num_brackets(raw: bytes) -> int:
-    return raw.count(b"{") + raw.count(b"[")
 
 
 def _has_more_containers_than(most: int, raw: bytes) -> bool:
