@@ -183,6 +183,7 @@ def test_the_load_page_of_the_server_itself(page: Page, server: ChatServer) -> N
     expect(page.locator(".totals").first).to_contain_text(re.compile(r"Requests finished[1-9]"))
     expect(page.get_by_role("row", name=re.compile("decode"))).to_be_visible()
     page.get_by_role("link", name="hello there").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()  # the chat is there, and hears the key
     page.keyboard.press("Escape")
     server.until_idle()
 
