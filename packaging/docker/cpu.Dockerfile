@@ -15,7 +15,7 @@ COPY src src
 RUN /opt/anllm/bin/pip install --no-index --no-deps --no-build-isolation .
 
 FROM python:3.13-slim-trixie
-# The compiler makes MLX's fused kernels and the shim for BLAS. Its version is the distribution's, with its repairs.
+# The compiler makes MLX's fused kernels and the library of products. Its version is the distribution's, with its repairs.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends g++ \

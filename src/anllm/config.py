@@ -21,7 +21,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s*]+")  # RFC 6454: scheme, ho
 class Weights(StrEnum):
     """In which form weights stay in memory."""
 
-    AUTO = "auto"  # what is fastest on the backend, where it fits: float32 on the CPU, dequantised on CUDA
+    AUTO = "auto"  # what is fastest on the backend, where it fits: as stored on the CPU, dequantised on CUDA
     AS_IS = "as-is"
     DEQUANTIZE = "dequantize"
 

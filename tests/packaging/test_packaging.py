@@ -54,7 +54,7 @@ def test_the_wheel_holds_every_module_and_nothing_else_of_the_tree(dist):
     modules = {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
     names = {name for name in read_wheel(dist) if ".dist-info/" not in name}
     chat = {path.relative_to(source).as_posix() for path in WEB_BUNDLE.rglob("*") if path.is_file()}
-    assert names == modules | chat | {"anllm/py.typed"}
+    assert names == modules | chat | {"anllm/py.typed", "anllm/runner/products.c"}
     assert "anllm/server/webui/dist/index.html" in chat
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from anllm.runner.blas import STOCK, load_blas
+from anllm.runner.blas import STOCK, load_blas, numpy_libraries
 from anllm.runner.build import runs_on_cpu
 
 pytestmark = [pytest.mark.mlx, pytest.mark.skipif(not runs_on_cpu(), reason="for MLX's CPU build on Linux")]
@@ -49,9 +49,9 @@ for rows, inner, columns in ((1, 64, 64), (1, 300, 7), (64, 300, 1), (5, 300, 7)
     ways = [left @ right for left in (mx.array(a), turned) for right in (mx.array(b), swapped)]
     for found in (*ways, mx.array(a[0])[None] @ mx.array(b[:1])):
         np.testing.assert_allclose(np.array(found), exact[: found.shape[0]], atol=1e-3)
-from anllm.runner.backends.cpu import tune
+from anllm.runner.backends.cpu import decode_product, tune
 try:
-    print(tune(blas))
+    print(tune(blas, decode_product(blas.products)))
 except AnllmError as error:
     print(type(error).__name__, error.message, sep="|")
 """
@@ -114,7 +114,7 @@ def test_a_blas_that_computes_wrong_is_found_out(tmp_path: Path) -> None:
     library = build_library(tmp_path, "void cblas_sgemm(void) {}")
     then = "import mlx.core\n" + MULTIPLY[MULTIPLY.index("from anllm") :]
     lines, _ = run(library, tmp_path, then=then)
-    assert lines[0] == ["loaded", "made.so", "False"]
+    assert lines[0] == ["loaded", "made.so", "True"]
     assert lines[1][0] == "ModelError"
     assert lines[1][1].startswith("The BLAS in use (made.so) computes wrong products")
 
@@ -125,12 +125,12 @@ def test_numpys_openblas_is_built_once_and_reused_without_a_compiler(tmp_path: P
     assert log == ""
     assert first[0] == ["loaded", "OpenBLAS of NumPy", "True"]
     assert "GFLOP/s on " in first[1][0]
-    shims = list((tmp_path / "blas").iterdir())
-    assert [shim.suffix for shim in shims] == [".so"]
-    built_ns = shims[0].stat().st_mtime_ns
+    libraries = list((tmp_path / "blas").iterdir())
+    assert [library.suffix for library in libraries] == [".so"]
+    built_ns = libraries[0].stat().st_mtime_ns
     again, _ = run("", tmp_path, search_path="")
     assert again == first[:1]
-    assert [shim.stat().st_mtime_ns for shim in (tmp_path / "blas").iterdir()] == [built_ns]
+    assert [library.stat().st_mtime_ns for library in (tmp_path / "blas").iterdir()] == [built_ns]
 
 
 KERNELS = """
@@ -152,10 +152,19 @@ def test_kernels_are_those_of_the_processor_whatever_the_environment_says(tmp_pa
 
 @needs_numpys_openblas
 def test_a_library_given_by_its_path_follows_the_environment(tmp_path: Path) -> None:
-    run("", tmp_path, then="")
-    shim = next((tmp_path / "blas").iterdir())
-    (_, (kernels, _)), _ = run(str(shim), tmp_path, then=KERNELS, OPENBLAS_CORETYPE="Nehalem")
+    library = next(numpy_libraries())
+    (found, (kernels, _)), _ = run(str(library), tmp_path, then=KERNELS, OPENBLAS_CORETYPE="Nehalem")
+    assert found == ["loaded", library.name, "True"]
     assert kernels == "Nehalem"
+
+
+@needs_numpys_openblas
+def test_a_library_with_names_of_its_own_takes_a_compiler(tmp_path: Path) -> None:
+    library = next(numpy_libraries())
+    ((kind, message),), _ = run(str(library), tmp_path, search_path="")
+    assert kind == "ConfigError"
+    assert message.startswith(f"blas: '{library}' calls its functions scipy_cblas_")
+    assert message.endswith("which takes a C compiler (gcc).")
 
 
 @pytest.mark.skipif(

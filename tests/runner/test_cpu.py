@@ -7,14 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
 import pytest
 
 from anllm.runner.backends import cpu
 from anllm.runner.backends.cpu import best_thread_count, cpu_quota, thread_counts
-from anllm.runner.backends.cpu_weights import transpose_linears
 
 pytestmark = pytest.mark.mlx
 
@@ -52,29 +48,6 @@ def test_threads_are_tried_up_to_what_the_container_gives(tmp_path: Path, monkey
     assert thread_counts() == [1, 2, 3]
     (tmp_path / "cpu.max").write_text("50000 100000")
     assert thread_counts() == [1]
-
-
-def test_transposed_weights_are_the_same_weights_laid_out_by_columns() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = nn.Embedding(10, 6)
-            self.layers = [nn.Linear(6, 4), nn.Linear(4, 6, bias=False)]
-
-        def __call__(self, tokens: mx.array) -> mx.array:
-            hidden = self.embed(tokens)
-            for layer in self.layers:
-                hidden = layer(hidden)
-            return self.embed.as_linear(hidden)
-
-    model, tokens = Model(), mx.array([[1, 2, 3]])
-    weight, expected = mx.array(model.layers[0].weight), model(tokens)
-    transpose_linears(model)
-    mx.eval(model.parameters())
-    assert mx.array_equal(model.layers[0].weight, weight)
-    assert np.array(model.layers[0].weight, copy=False).flags.f_contiguous
-    assert np.array(model.embed.weight, copy=False).flags.c_contiguous
-    np.testing.assert_allclose(np.array(model(tokens)), np.array(expected), atol=1e-6)
 
 
 FAULTS = """

@@ -1,36 +1,33 @@
 """Which BLAS does MLX's matrix work on a Linux CPU.
 
 The mlx[cpu] wheel is linked with the reference BLAS, which is 30 to 80 times slower than a good one. MLX finds
-cblas_sgemm by name when it is loaded, so a better library that was loaded globally before takes its place. This module
-must therefore run before `import mlx.core`, and imports nothing of it.
+cblas_sgemm by name when it is loaded, so what was loaded globally before takes its place: our own products
+(products.py), with a good library behind them for plain matrices; or, without a C compiler, that library itself. This
+module must therefore run before `import mlx.core`, and imports nothing of it.
 
-Order: the path given by the user; the OpenBLAS inside NumPy, through a shim of one function that the C compiler makes
-once (measured: as quick as any, nothing to install); the system's OpenBLAS; MKL if it is installed; the stock one.
+Order: the path given by the user; the OpenBLAS inside NumPy (measured: as quick as any, nothing to install); the
+system's OpenBLAS; MKL if it is installed; the stock one.
 """
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import hashlib
 import logging
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from anllm.errors import ConfigError
+from anllm.runner.products import BlasFunctions, Products, build_products
 
 logger = logging.getLogger(__name__)
 
-COMPILERS = ("cc", "gcc", "clang")
 STOCK = "reference BLAS (slow)"
 STOCK_WARNING = (
     "No fast BLAS found: matrix work will be 30 to 80 times slower than it could be. Install a C compiler (gcc), or "
@@ -38,15 +35,31 @@ STOCK_WARNING = (
 )
 # OpenBLAS exports its functions under these names: (prefix, suffix); suffix 64_ has 64-bit integers.
 OPENBLAS_NAMES = (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", ""))
+PLAIN_NAMES = ("", "")
 KERNELS_VARIABLE = "OPENBLAS_CORETYPE"
+
+SetThreads = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Blas:
-    """What was loaded. set_threads is None where the number of threads is not ours to set."""
+    """What was loaded. set_threads is None where the number of threads is not ours to set; products, where ours stand
+    before it."""
 
     name: str
-    set_threads: Callable[[int], None] | None = None
+    set_threads: SetThreads | None = None
+    products: Products | None = None
+
+
+@dataclass(frozen=True)
+class _Library:
+    """A BLAS that was loaded for this process alone, so that nothing finds its names yet."""
+
+    name: str
+    file: str | Path
+    handle: ctypes.CDLL
+    names: tuple[str, str]
+    set_threads: SetThreads | None
 
 
 _loaded: dict[str | None, Blas] = {}  # by the path that was given; a process gets one
@@ -64,56 +77,79 @@ def load_blas(path: str | None, cache_folder: Path) -> Blas:
     if "mlx.core" in sys.modules:
         logger.warning("mlx is loaded already; its BLAS can't be changed any more")
         return Blas("as loaded")
-    _loaded[path] = blas = _load_given(path) if path is not None else _load_best(cache_folder)
+    _loaded[path] = blas = _load_given(path, cache_folder) if path is not None else _load_best(cache_folder)
     return blas
 
 
 def _load_best(cache_folder: Path) -> Blas:
     if platform.system() != "Linux":
         return Blas("Accelerate" if platform.system() == "Darwin" else "as installed")
-    for find in (lambda: _numpy_openblas(cache_folder), _system_openblas, _mkl):
-        blas = find()
-        if blas is not None:
-            return blas
+    products = build_products(cache_folder)
+    for find in (_numpy_openblas, _system_openblas, _mkl):
+        library = find()
+        if library is not None and (products is not None or library.names == PLAIN_NAMES):
+            return _put_before_mlx(library, products)
     logger.warning(STOCK_WARNING)
     return Blas(STOCK)
 
 
-def _load_given(path: str) -> Blas:
+def _load_given(path: str, cache_folder: Path) -> Blas:
     try:
-        library = _load_global(path)
+        handle = ctypes.CDLL(path)
     except OSError as error:
         raise ConfigError(f"blas: {path!r} can't be loaded as a library ({error}).") from None
-    if not hasattr(library, "cblas_sgemm"):
+    names = _names(handle)
+    if names is None:
         raise ConfigError(f"blas: {path!r} is no BLAS: it has no cblas_sgemm.")
-    return Blas(Path(path).name, _openblas_threads(library) or _mkl_threads(library))
+    products = build_products(cache_folder) if platform.system() == "Linux" else None
+    if products is None and names != PLAIN_NAMES:
+        raise ConfigError(
+            f"blas: {path!r} calls its functions {names[0]}cblas_…{names[1]}, which takes a C compiler (gcc)."
+        )
+    threads = _openblas_threads(handle) or _mkl_threads(handle)
+    return _put_before_mlx(_Library(Path(path).name, path, handle, names, threads), products)
 
 
-def _load_global(path: str | Path) -> ctypes.CDLL:
-    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+def _put_before_mlx(library: _Library, products: Path | None) -> Blas:
+    """Load globally what MLX shall find: our products with the library behind them, or else the library itself."""
+    if products is None:
+        ctypes.CDLL(str(library.file), mode=ctypes.RTLD_GLOBAL)
+        return Blas(library.name, library.set_threads)
+    prefix, suffix = library.names
+    functions = BlasFunctions(
+        _address(library.handle, f"{prefix}cblas_sgemm{suffix}"),
+        _address(library.handle, f"{prefix}cblas_sgemv{suffix}") or None,
+        has_64_bits=bool(suffix),
+        is_single=library.set_threads is not None,
+    )
+    if library.set_threads is not None:
+        library.set_threads(1)
+    loaded = Products(products, functions)
+    return Blas(library.name, loaded.set_threads, loaded)
+
+
+def _names(library: ctypes.CDLL) -> tuple[str, str] | None:
+    return next((n for n in OPENBLAS_NAMES if hasattr(library, f"{n[0]}cblas_sgemm{n[1]}")), None)
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """0 if it has no such function."""
+    function = getattr(library, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 # -- NumPy's OpenBLAS --------------------------------------------------------------------------------------------------
 
 
-def _numpy_openblas(cache_folder: Path) -> Blas | None:
-    """The OpenBLAS that NumPy's wheel carries, under the name that MLX looks for."""
-    library_file = next(numpy_libraries(), None)
-    if library_file is None:
+def _numpy_openblas() -> _Library | None:
+    """The OpenBLAS that NumPy's wheel carries."""
+    file = next(numpy_libraries(), None)
+    if file is None:
         return None
     with _kernels_of_this_processor():
-        library = ctypes.CDLL(str(library_file))
-    names = next((n for n in OPENBLAS_NAMES if hasattr(library, f"{n[0]}cblas_sgemm{n[1]}")), None)
-    if names is None:
-        return None
-    shim = _build_shim(library_file, names, cache_folder)
-    if shim is not None:
-        _load_global(shim)
-    elif names == ("", ""):
-        _load_global(library_file)
-    else:
-        return None
-    return Blas("OpenBLAS of NumPy", _openblas_threads(library))
+        handle = ctypes.CDLL(str(file))
+    names = _names(handle)
+    return None if names is None else _Library("OpenBLAS of NumPy", file, handle, names, _openblas_threads(handle))
 
 
 @contextmanager
@@ -136,55 +172,7 @@ def numpy_libraries() -> Iterator[Path]:
         yield from sorted(Path(folder, "numpy.libs").glob("*openblas*.so*"))
 
 
-def _build_shim(library: Path, names: tuple[str, str], cache_folder: Path) -> Path | None:
-    """A library with the one function cblas_sgemm, which calls OpenBLAS; None without a compiler."""
-    source = _shim_source(*names)
-    key = hashlib.sha256(f"{library} {library.stat().st_size} {source}".encode()).hexdigest()[:16]
-    target = cache_folder / "blas" / f"shim-{key}.so"
-    if target.exists():
-        return target
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        return None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        code, built = Path(folder, "shim.c"), Path(folder, "shim.so")
-        code.write_text(source)
-        flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{library.parent}"]
-        command: list[str | Path] = [compiler, *flags, "-o", built, code, library]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            logger.warning("the BLAS shim did not compile: %s", done.stderr.strip()[-300:])
-            return None
-        os.replace(built, target)
-    return target
-
-
-def _shim_source(prefix: str, suffix: str) -> str:
-    """One row (order 101: row-major; 111: not transposed, 112: transposed) goes to the matrix-vector product, which
-    reads a matrix at twice the speed: it does not pack it first."""
-    integer = "int64_t" if suffix else "int"
-    sgemm, sgemv = f"{prefix}cblas_sgemm{suffix}", f"{prefix}cblas_sgemv{suffix}"
-    return f"""#include <stdint.h>
-typedef {integer} integer;
-void {sgemm}(int, int, int, integer, integer, integer, float, const float *, integer, const float *, integer, float,
-             float *, integer);
-void {sgemv}(int, int, integer, integer, float, const float *, integer, const float *, integer, float, float *,
-             integer);
-void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                 int ldb, float beta, float *c, int ldc) {{
-  if (order == 101 && m == 1) {{
-    int step = ta == 111 ? 1 : lda;
-    if (tb == 111) {sgemv}(order, 112, k, n, alpha, b, ldb, a, step, beta, c, 1);
-    else {sgemv}(order, 111, n, k, alpha, b, ldb, a, step, beta, c, 1);
-    return;
-  }}
-  {sgemm}(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}}
-"""
-
-
-def _openblas_threads(library: ctypes.CDLL) -> Callable[[int], None] | None:
+def _openblas_threads(library: ctypes.CDLL) -> SetThreads | None:
     for prefix, suffix in OPENBLAS_NAMES:
         setter = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
         if setter is not None:
@@ -195,29 +183,27 @@ def _openblas_threads(library: ctypes.CDLL) -> Callable[[int], None] | None:
 # -- others ------------------------------------------------------------------------------------------------------------
 
 
-def _system_openblas() -> Blas | None:
-    found = ctypes.util.find_library("openblas")
-    if found is None:
-        return None
-    try:
-        library = _load_global(found)
-    except OSError:
-        return None
-    return Blas("OpenBLAS of the system", _openblas_threads(library)) if hasattr(library, "cblas_sgemm") else None
+def _system_openblas() -> _Library | None:
+    return _plain_library("OpenBLAS of the system", ctypes.util.find_library("openblas"), _openblas_threads)
 
 
-def _mkl() -> Blas | None:
+def _mkl() -> _Library | None:
     folder = Path(sysconfig.get_path("data"), "lib")
-    library_file = next(iter(sorted(folder.glob("libmkl_rt.so*"))), None)
-    if library_file is None:
-        return None
+    return _plain_library("MKL", next(iter(sorted(folder.glob("libmkl_rt.so*"))), None), _mkl_threads)
+
+
+def _plain_library(
+    name: str, file: str | Path | None, threads: Callable[[ctypes.CDLL], SetThreads | None]
+) -> _Library | None:
     try:
-        library = _load_global(library_file)
+        handle = None if file is None else ctypes.CDLL(str(file))
     except OSError:
         return None
-    return Blas("MKL", _mkl_threads(library))
+    if file is None or handle is None or not hasattr(handle, "cblas_sgemm"):
+        return None
+    return _Library(name, file, handle, PLAIN_NAMES, threads(handle))
 
 
-def _mkl_threads(library: ctypes.CDLL) -> Callable[[int], None] | None:
+def _mkl_threads(library: ctypes.CDLL) -> SetThreads | None:
     setter = getattr(library, "MKL_Set_Num_Threads", None)
     return None if setter is None else lambda number: setter(ctypes.c_int(number))

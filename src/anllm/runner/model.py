@@ -59,14 +59,19 @@ def load(folder: Path, weights: Weights, backend: Backend, on_progress: Callable
 
 def weights_form(model: nn.Module) -> str:
     """Like "4-bit" or "bfloat16": the form of most of the weights."""
-    bits = [module.bits for module in model.modules() if hasattr(module, "bits")]
-    if bits:
-        return f"{max(set(bits), key=bits.count)}-bit"
     sizes: dict[str, int] = {}
-    for _, array in flat_arrays(model.parameters()):
-        name = str(array.dtype).removeprefix("mlx.core.")
-        sizes[name] = sizes.get(name, 0) + array.size
+    for module in model.modules():
+        for array in (value for value in module.values() if isinstance(value, mx.array)):
+            form = _form(module, array)
+            sizes[form] = sizes.get(form, 0) + array.nbytes
     return max(sizes, key=lambda name: sizes[name])
+
+
+def _form(module: Any, array: mx.array) -> str:
+    """weight_form: what a backend calls the form of a module whose weights it has brought into one of its own."""
+    if array.dtype == mx.uint32:
+        return getattr(module, "weight_form", None) or f"{module.bits}-bit"
+    return str(array.dtype).removeprefix("mlx.core.")
 
 
 @contextmanager

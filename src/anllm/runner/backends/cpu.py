@@ -1,4 +1,4 @@
-"""Linux CPU: float32 weights, since nothing else has a fast matmul here, and sampling in NumPy."""
+"""Linux CPU: float32 arithmetic on weights as they are stored, and sampling in NumPy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.utils import dequantize_model, get_total_parameters
+from mlx_lm.utils import dequantize_model
 
 from anllm.config import Weights
 from anllm.errors import ModelError
@@ -20,14 +20,23 @@ from anllm.runner.attention import Kernels, StockKernels
 from anllm.runner.backends.cpu_kernels import FastExpKernels
 from anllm.runner.backends.cpu_layers import quicken_layers
 from anllm.runner.backends.cpu_memory import keep_freed_memory
-from anllm.runner.backends.cpu_weights import transpose_linears
+from anllm.runner.backends.cpu_weights import (
+    AFFINE_FORMATS,
+    FORMATS,
+    PackedLinear,
+    pack_weights,
+    transpose_linears,
+)
 from anllm.runner.blas import Blas
+from anllm.runner.products import Products
 from anllm.runner.sampler import HostSampler
 
 logger = logging.getLogger(__name__)
 
 FLOAT32_SHARE = 0.7  # of the memory that float32 weights may take; the rest is for K/V and work
 CLEARLY_SLOWER = 0.6  # of the quickest speed
+ROWS = (1, 8, 33, 300)  # kernels differ by the number of rows
+WIDTH, HEIGHT = 576, 1536  # of a layer that is measured
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -44,14 +53,22 @@ class CpuBackend:
         self._can_compile = shutil.which("g++") is not None  # which mx.compile runs
         if not self._can_compile:
             mx.disable_compile()
-        self.blas = f"{blas.name}, {tune(blas)}"
+        self._products = blas.products
+        if blas.products is not None and not packs_right(blas.products):
+            logger.warning("packed products are wrong on this processor; weights will be float32 and plain")
+            self._products = None
+        self.blas = f"{blas.name}, {tune(blas, decode_product(self._products))}"
         self.kernels: Kernels = FastExpKernels() if self._can_compile else StockKernels()
         self.sampler = HostSampler()
 
     def prepare(self, model: nn.Module, weights: Weights) -> None:
         if weights is Weights.AS_IS:
             return
-        size = 4 * get_total_parameters(model)
+        if self._products is not None and weights is Weights.AUTO:
+            pack_weights(model, self._products)
+        if self._can_compile:
+            quicken_layers(model)
+        size = bytes_as_float32(model)
         if size > FLOAT32_SHARE * self.memory_bytes():
             if weights is Weights.DEQUANTIZE:
                 raise ModelError(
@@ -62,12 +79,27 @@ class CpuBackend:
         model.set_dtype(mx.float32)  # scales and biases too, so that dequantising rounds nothing
         dequantize_model(model)
         model.set_dtype(mx.float32)
-        transpose_linears(model)
-        if self._can_compile:
-            quicken_layers(model)
+        if self._products is not None:
+            pack_weights(model, self._products)
+        else:
+            transpose_linears(model)
 
     def memory_bytes(self) -> int:
         return available_memory()
+
+
+def bytes_as_float32(model: nn.Module) -> int:
+    """Bytes of the model's weights once all that is not packed is float32."""
+    size = 0
+    for module in model.modules():
+        for array in (value for value in module.values() if isinstance(value, mx.array)):
+            if isinstance(module, PackedLinear) and array.dtype == mx.uint32:
+                size += array.nbytes
+            elif array.dtype == mx.uint32 and hasattr(module, "bits"):
+                size += 4 * (array.size * 32 // module.bits)
+            else:
+                size += 4 * array.size
+    return size
 
 
 def available_memory() -> int:
@@ -82,22 +114,23 @@ def available_memory() -> int:
     return min(found)
 
 
-def tune(blas: Blas) -> str:
-    """Check that the BLAS computes right, and give it the number of threads that measured best. A line about both.
+def tune(blas: Blas, multiply: Callable[[mx.array], mx.array]) -> str:
+    """Check that the BLAS computes right, and give it the number of threads that measured best for `multiply`, a
+    product of decode's shape. A line about both.
 
     Raises ModelError if it computes wrong (older OpenBLAS builds do on newer processors).
     """
-    if not all(is_right(rows) for rows in (1, 8, 33, 300)):  # kernels differ by the number of rows
+    if not all(is_right(rows) for rows in ROWS):
         raise ModelError(
             f"The BLAS in use ({blas.name}) computes wrong products on this processor; choose another one."
         )
     if blas.set_threads is None:
-        return f"{measure():.0f} GFLOP/s"
+        return f"{measure(multiply):.0f} GFLOP/s"
     speeds = dict.fromkeys(thread_counts(), 0.0)
     for _ in range(3):  # the best of several, since others may be busy on this machine
         for number in speeds:
             blas.set_threads(number)
-            speeds[number] = max(speeds[number], measure())
+            speeds[number] = max(speeds[number], measure(multiply))
     best = best_thread_count(speeds)
     blas.set_threads(best)
     return f"{speeds[best]:.0f} GFLOP/s on {best} threads"
@@ -110,6 +143,40 @@ def is_right(rows: int) -> bool:
     expected = np.einsum("ik,kj->ij", a, b)
     stored = (mx.array(b), mx.array(np.ascontiguousarray(b.T)).T)
     return all(np.allclose(np.array(mx.array(a) @ right), expected, atol=1e-3) for right in stored)
+
+
+def packs_right(products: Products) -> bool:
+    """The same for weights of each form that can be packed."""
+    random = np.random.default_rng(0)
+    layers: list[nn.Linear | nn.QuantizedLinear] = [
+        *(plain_layer(200, 65, dtype) for dtype in FORMATS),
+        *(nn.QuantizedLinear(320, 65, group_size=group, bits=bits) for bits in AFFINE_FORMATS for group in (32, 64)),
+    ]
+    for layer in layers:
+        weight = dequantized(layer)
+        pack_weights(layer, products)
+        if not isinstance(layer, PackedLinear):
+            return False
+        for rows in ROWS:
+            x = random.standard_normal((rows, weight.shape[1]), np.float32)
+            if not np.allclose(np.array(layer(mx.array(x))), np.einsum("ik,jk->ij", x, weight), atol=1e-3):
+                return False
+    return True
+
+
+def plain_layer(num_inputs: int, num_outputs: int, dtype: mx.Dtype) -> nn.Linear:
+    layer = nn.Linear(num_inputs, num_outputs, bias=False)
+    layer.weight = mx.random.normal((num_outputs, num_inputs)).astype(dtype)
+    return layer
+
+
+def dequantized(layer: nn.Linear | nn.QuantizedLinear) -> np.ndarray:
+    """Its weight, float32 [outputs, inputs]."""
+    if isinstance(layer, nn.Linear):
+        return np.array(layer.weight.astype(mx.float32))
+    return np.array(
+        mx.dequantize(layer.weight, layer.scales, layer.biases, group_size=layer.group_size, bits=layer.bits)
+    )
 
 
 def best_thread_count(speeds: Mapping[int, float]) -> int:
@@ -135,12 +202,20 @@ def cpu_quota(file: Path) -> int:
         return 1 << 20
 
 
-def measure(rows: int = 32, width: int = 576, height: int = 1536, seconds: float = 0.02) -> float:
-    """GFLOP/s of a product of decode's shape."""
-    x, w = mx.random.normal((rows, width)), mx.random.normal((height, width))
-    mx.eval(x, w, x @ w.T)
+def measure(multiply: Callable[[mx.array], mx.array], seconds: float = 0.02, rows: int = 32) -> float:
+    """GFLOP/s of it with so many rows of WIDTH."""
+    x = mx.random.normal((rows, WIDTH))
+    mx.eval(x, multiply(x))
     count, started = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds or count < 2:
-        mx.eval(x @ w.T)
+        mx.eval(multiply(x))
         count += 1
-    return 2 * rows * width * height * count / elapsed / 1e9
+    return 2 * rows * WIDTH * HEIGHT * count / elapsed / 1e9
+
+
+def decode_product(products: Products | None) -> Callable[[mx.array], mx.array]:
+    """What is measured: a linear layer as the model will have them."""
+    layer = plain_layer(WIDTH, HEIGHT, mx.float32)
+    if products is not None:
+        pack_weights(layer, products)
+    return layer

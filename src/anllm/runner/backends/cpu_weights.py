@@ -1,9 +1,174 @@
-"""Weights in the order in which a CPU's products read them best."""
+"""Weights in the order in which a CPU's products read them best.
+
+Packed ones keep the type in which the checkpoint has them, so that a step reads no more bytes than it must, and are
+widened to float32 inside of a product (runner/products.c, which describes their form). So they compute what float32
+weights would, to the rounding of sums. Without that library weights are float32, and laid out by columns.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
+
+from anllm.runner.products import Products
+
+FORMATS = {mx.float32: 0, mx.bfloat16: 1, mx.float16: 2}
+AFFINE_FORMATS = {4: 3, 8: 4}  # by bits
+GROUPS = (32, 64, 128)  # of quantised weights
+HEADER_WORDS = 16
+# Quantised forms of a few values each, all of which bfloat16 has.
+NARROW_MODES = ("mxfp4", "nvfp4", "mxfp8")
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantized:
+    """bits: 4 or 8, in groups that share a scale and a bias."""
+
+    bits: int
+    group: int
+
+    def dequantize(self, words: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+        return mx.dequantize(words, scales, biases, group_size=self.group, bits=self.bits)
+
+
+class _Packed:
+    """Where the parts of a packed weight [num_outputs, num_inputs] are. Not an array, so that its view is no parameter
+    of the module that has it: that view claims more memory than there is."""
+
+    def __init__(self, num_outputs: int, num_inputs: int, stored: mx.Dtype | _Quantized, panel: int) -> None:
+        self.num_outputs = num_outputs
+        self.num_inputs = num_inputs
+        self.stored = stored
+        self.panel = panel
+        self.num_panels = -(-num_outputs // panel)
+        self._view: mx.array | None = None
+
+    @property
+    def words(self) -> int:
+        """Words of 32 bits in a column."""
+        bits = self.stored.bits if isinstance(self.stored, _Quantized) else 8 * self.stored.size
+        return self.num_inputs * bits // 32
+
+    @property
+    def form(self) -> str:
+        """Like "4-bit" or "bfloat16"."""
+        stored = self.stored
+        return f"{stored.bits}-bit" if isinstance(stored, _Quantized) else str(stored).removeprefix("mlx.core.")
+
+    def multiply(self, x: mx.array, packed: mx.array, bias: mx.array | None) -> mx.array:
+        """x: [..., num_inputs]. float32 [..., num_outputs]"""
+        if self._view is None:
+            # What sgemm is to be given: a float32 matrix of this shape, which begins where the packed weight begins.
+            width = self.num_panels * self.panel
+            self._view = mx.as_strided(packed.view(mx.float32), (self.num_inputs, width), (width, 1), 0)
+        x = x.astype(mx.float32)
+        if self.num_outputs < self.num_panels * self.panel:
+            out = (x @ self._view)[..., : self.num_outputs]
+            return out if bias is None else out + bias
+        return x @ self._view if bias is None else mx.addmm(bias, x, self._view)
+
+    def rows(self, packed: mx.array, ids: mx.array) -> mx.array:
+        """The weights of these outputs: float32 [*ids.shape, num_inputs]."""
+        size, stored = self.num_panels * self.panel, self.stored
+        words = self._columns(packed[HEADER_WORDS:], self.words, ids)
+        if not isinstance(stored, _Quantized):
+            return words.view(stored).astype(mx.float32)
+        groups = self.num_inputs // stored.group
+        scales, biases = packed[HEADER_WORDS + size * self.words :].view(mx.float32).reshape(2, -1)
+        return stored.dequantize(words, self._columns(scales, groups, ids), self._columns(biases, groups, ids))
+
+    def _columns(self, panels: mx.array, height: int, ids: mx.array) -> mx.array:
+        size = self.num_panels * self.panel * height
+        return panels[:size].reshape(self.num_panels, height, self.panel)[ids // self.panel, :, ids % self.panel]
+
+
+def _pack(words: mx.array, others: list[mx.array], shape: _Packed, products: Products) -> mx.array:
+    """words: uint32 [outputs, words]; others: float32 [outputs, groups] each. uint32, not evaluated yet."""
+    stored = shape.stored
+    kind, group = (
+        (AFFINE_FORMATS[stored.bits], stored.group) if isinstance(stored, _Quantized) else (FORMATS[stored], 1)
+    )
+    width = shape.num_panels * shape.panel
+    header = np.zeros(HEADER_WORDS, np.uint32)
+    header[:9] = [*products.magic, kind, group, shape.num_inputs, width, shape.panel]
+    return mx.concatenate([mx.array(header), *(_panels(part.view(mx.uint32), shape) for part in (words, *others))])
+
+
+def _panels(columns: mx.array, shape: _Packed) -> mx.array:
+    """[outputs, height], a column in each row -> [num_panels * height * panel]"""
+    missing = shape.num_panels * shape.panel - columns.shape[0]
+    if missing:
+        columns = mx.pad(columns, [(0, missing), (0, 0)])
+    return columns.reshape(shape.num_panels, shape.panel, -1).swapaxes(1, 2).flatten()
+
+
+class PackedLinear(nn.Module):
+    """nn.Linear and nn.QuantizedLinear over a packed weight. A module becomes one by its __class__."""
+
+    packed_shape: _Packed
+
+    @property
+    def weight_form(self) -> str:
+        return self.packed_shape.form
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.packed_shape.multiply(x, self["packed"], self.get("bias"))
+
+    @property
+    def weight(self) -> mx.array:
+        """float32 [outputs, inputs], unpacked for whoever looks inside."""
+        return self.packed_shape.rows(self["packed"], mx.arange(self.packed_shape.num_outputs))
+
+
+class PackedEmbedding(PackedLinear):
+    """nn.Embedding and nn.QuantizedEmbedding likewise: rows are picked out of the packed weight."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.packed_shape.rows(self["packed"], x)
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        return self.packed_shape.multiply(x, self["packed"], None)
+
+
+def pack_weights(model: nn.Module, products: Products) -> None:
+    """Pack linear layers and embeddings of the model that are stored in a form which the products have; others stay."""
+    for module in model.modules():
+        kind = PackedEmbedding if isinstance(module, nn.Embedding | nn.QuantizedEmbedding) else PackedLinear
+        if type(module) in (nn.QuantizedLinear, nn.QuantizedEmbedding):
+            _pack_quantized(module, kind, products)
+        elif type(module) in (nn.Linear, nn.Embedding):
+            _pack_plain(module, module["weight"], kind, products)
+
+
+def _pack_quantized(module: Any, kind: type[PackedLinear], products: Products) -> None:
+    weight, scales, biases = (module.get(name) for name in ("weight", "scales", "biases"))
+    if module.mode in NARROW_MODES:
+        settings = {"group_size": module.group_size, "bits": module.bits, "mode": module.mode}
+        _pack_plain(module, mx.dequantize(weight, scales, dtype=mx.bfloat16, **settings), kind, products)
+    elif module.mode == "affine" and module.bits in AFFINE_FORMATS and module.group_size in GROUPS:
+        stored = _Quantized(module.bits, module.group_size)
+        shape = _Packed(weight.shape[0], scales.shape[1] * module.group_size, stored, products.panel)
+        others = [scales.astype(mx.float32), biases.astype(mx.float32)]
+        _become(module, kind, shape, _pack(weight, others, shape, products))
+
+
+def _pack_plain(module: Any, weight: mx.array, kind: type[PackedLinear], products: Products) -> None:
+    outputs, inputs = weight.shape
+    if weight.dtype in FORMATS and inputs * weight.dtype.size % 4 == 0:
+        shape = _Packed(outputs, inputs, weight.dtype, products.panel)
+        _become(module, kind, shape, _pack(weight.view(mx.uint32), [], shape, products))
+
+
+def _become(module: Any, kind: type[PackedLinear], shape: _Packed, packed: mx.array) -> None:
+    for name in ("weight", "scales", "biases"):
+        module.pop(name, None)
+    module.__class__ = kind
+    module.packed_shape = shape
+    module.packed = packed
 
 
 def transpose_linears(model: nn.Module) -> None:

@@ -1,0 +1,87 @@
+"""The library of matrix products that stands between MLX and a BLAS on a Linux CPU: products.c, built once.
+
+MLX finds cblas_sgemm by name when it is loaded. This library has that name, shares large products out among its own
+threads, and multiplies packed weights (backends/cpu_weights.py) by kernels of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+COMPILERS = ("cc", "gcc", "clang")
+SOURCE = Path(__file__).with_name("products.c")
+FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-pthread")
+NATIVE = "-march=native"
+PROCESSOR_KEYS = ("flags", "features", "model name", "cpu part")  # of /proc/cpuinfo
+
+
+@dataclass(frozen=True, slots=True)
+class BlasFunctions:
+    """The functions of a BLAS for plain matrices, as addresses. has_64_bits: its integers have. is_single: it was told
+    to use one thread, so that ours may call it side by side."""
+
+    sgemm: int
+    sgemv: int | None
+    has_64_bits: bool
+    is_single: bool
+
+
+class Products:
+    """The library, loaded in the place of a BLAS."""
+
+    def __init__(self, file: Path, blas: BlasFunctions) -> None:
+        """Raises OSError if the file is no library."""
+        self.library = ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+        self.library.anllm_set_blas(
+            ctypes.c_void_p(blas.sgemm), ctypes.c_void_p(blas.sgemv), int(blas.has_64_bits), int(blas.is_single)
+        )
+        self.panel: int = self.library.anllm_panel()  # columns of a weight that lie together
+        self.magic: tuple[int, ...] = tuple((ctypes.c_uint32 * 4).in_dll(self.library, "anllm_magic"))
+
+    def set_threads(self, number: int) -> None:
+        """How many threads compute from now on, the caller's own among them."""
+        self.library.anllm_set_threads(number)
+
+
+def build_products(cache_folder: Path) -> Path | None:
+    """The library for this processor, from the cache or by the C compiler; None without one."""
+    source = SOURCE.read_bytes()
+    key = hashlib.sha256(source + repr(FLAGS).encode() + _processor().encode()).hexdigest()[:16]
+    target = cache_folder / "blas" / f"products-{key}.so"
+    if target.exists():
+        return target
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        built = Path(folder, "products.so")
+        for native in ([NATIVE], []):  # not every compiler knows every processor
+            command: list[str | Path] = [compiler, *FLAGS, *native, "-o", built, SOURCE]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                os.replace(built, target)
+                return target
+    logger.warning("the matrix products did not compile: %s", done.stderr.strip()[-300:])
+    return None
+
+
+def _processor() -> str:
+    """What tells this processor from others that run the same programs; a home folder may be that of many machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.machine()
+    found = {line.strip() for line in lines if line.split(":")[0].strip().lower() in PROCESSOR_KEYS}
+    return "\n".join([platform.machine(), *sorted(found)])
