@@ -1,4 +1,4 @@
-"""How fast are products on a CPU: with the BLAS that MLX's wheel is linked with, with the one that anllm loads, and
+"""How fast are native on a CPU: with the BLAS that MLX's wheel is linked with, with the one that anllm loads, and
 with weights that anllm packed?
 
     python benchmarks/blas.py [--rows 1 8 32 256]
@@ -35,7 +35,7 @@ layers = [
 ]
 if kind == "packed":
     for layer in layers:
-        pack_weights(layer, blas.products)
+        pack_weights(layer, blas.native)
 mx.eval([layer.parameters() for layer in layers])
 turn = itertools.cycle(layers)
 multiply = lambda x: next(turn)(x)

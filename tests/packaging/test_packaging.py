@@ -54,7 +54,9 @@ def test_the_wheel_holds_every_module_and_nothing_else_of_the_tree(dist):
     modules = {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
     names = {name for name in read_wheel(dist) if ".dist-info/" not in name}
     chat = {path.relative_to(source).as_posix() for path in WEB_BUNDLE.rglob("*") if path.is_file()}
-    assert names == modules | chat | {"anllm/py.typed", "anllm/runner/products.c"}
+    native = {path.relative_to(source).as_posix() for path in source.rglob("native/*.[ch]")}
+    assert names == modules | chat | native | {"anllm/py.typed"}
+    assert "anllm/runner/native/library.c" in native
     assert "anllm/server/webui/dist/index.html" in chat
 
 

@@ -82,7 +82,7 @@ def test_homebrew_names_locks_that_are_there() -> None:
 
 
 def test_homebrew_tests_for_what_is_said() -> None:
-    done = run_command("serve", "nothing")
+    done = run_command("serve", "nothing", "--port", "0")
     assert done.returncode == 1 and "no model" in done.stderr
     assert re.search(r"\d+\.\d+\.\d+", run_command("--version").stdout)
 

@@ -18,11 +18,21 @@ from anllm.runner.ragged import RaggedRows
 class SlowRaggedKernels(StockKernels):
     """Has the face of anllm.runner.ragged.RaggedKernels. `calls` counts its calls."""
 
+    writes_kv = False
+    is_compiled = True
+
     def __init__(self) -> None:
         self.calls = 0
 
     def ragged(
-        self, q: mx.array, layer: LayerSlabs, rows: RaggedRows, *, scale: float, sinks: mx.array | None
+        self,
+        q: mx.array,
+        layer: LayerSlabs,
+        rows: RaggedRows,
+        *,
+        scale: float,
+        sinks: mx.array | None,
+        kv: tuple[mx.array, mx.array] | None = None,
     ) -> mx.array:
         self.calls += 1
         outs = []

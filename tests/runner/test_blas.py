@@ -51,7 +51,7 @@ for rows, inner, columns in ((1, 64, 64), (1, 300, 7), (64, 300, 1), (5, 300, 7)
         np.testing.assert_allclose(np.array(found), exact[: found.shape[0]], atol=1e-3)
 from anllm.runner.backends.cpu import decode_product, tune
 try:
-    print(tune(blas, decode_product(blas.products)))
+    print(tune(blas, decode_product(blas.native)))
 except AnllmError as error:
     print(type(error).__name__, error.message, sep="|")
 """

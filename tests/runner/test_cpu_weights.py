@@ -17,7 +17,7 @@ from anllm.runner.backends.cpu import CpuBackend, bytes_as_float32
 from anllm.runner.backends.cpu_weights import PackedEmbedding, PackedLinear, pack_weights, transpose_linears
 from anllm.runner.blas import Blas, load_blas
 from anllm.runner.model import weights_form
-from anllm.runner.products import Products
+from anllm.runner.native_library import NativeLibrary
 from runner.families import FAMILIES, Family, build, tiny
 
 pytestmark = pytest.mark.mlx
@@ -26,8 +26,8 @@ ROWS = (1, 2, 3, 5, 6, 7, 12, 13, 33, 300)
 
 
 @pytest.fixture
-def products(tmp_path: Path) -> Products:
-    found = load_blas(None, tmp_path).products
+def native(tmp_path: Path) -> NativeLibrary:
+    found = load_blas(None, tmp_path).native
     if found is None:
         pytest.skip("no C compiler here")
     return found
@@ -75,10 +75,10 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_packed_layer_computes_what_its_float32_weight_does(products: Products, name: str) -> None:
+def test_a_packed_layer_computes_what_its_float32_weight_does(native: NativeLibrary, name: str) -> None:
     layer = LAYERS[name]()
     weight = float_weight(layer)
-    pack_weights(layer, products)
+    pack_weights(layer, native)
     assert isinstance(layer, PackedLinear)
     assert set(layer.parameters()) == {"packed"}
     assert mx.array_equal(layer.weight, weight), "all of it comes out as it went in"
@@ -91,10 +91,10 @@ def test_a_packed_layer_computes_what_its_float32_weight_does(products: Products
 
 @pytest.mark.parametrize("outputs", [64, 65])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_biases_shapes_and_layouts_of_what_comes_in(products: Products, outputs: int, dtype: mx.Dtype) -> None:
+def test_biases_shapes_and_layouts_of_what_comes_in(native: NativeLibrary, outputs: int, dtype: mx.Dtype) -> None:
     layer = plain(160, outputs, dtype, bias=True)
     weight, bias = float_weight(layer), layer.bias
-    pack_weights(layer, products)
+    pack_weights(layer, native)
     whole = mx.random.normal((4, 3, 2, 160))
     turned = mx.contiguous(mx.random.normal((160, 9))).T
     for x in (whole, whole[:, 1], whole[1:3, :, 1], turned, turned[2:3], whole[0, 0, 0], whole.astype(mx.bfloat16)):
@@ -106,14 +106,14 @@ def test_biases_shapes_and_layouts_of_what_comes_in(products: Products, outputs:
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "4-bit", "8-bit"])
-def test_rows_of_a_packed_embedding_are_those_that_went_in(products: Products, kind: str) -> None:
+def test_rows_of_a_packed_embedding_are_those_that_went_in(native: NativeLibrary, kind: str) -> None:
     embedding: nn.Module = nn.Embedding(131, 96)
     if kind.endswith("bit"):
         embedding = nn.QuantizedEmbedding(131, 96, group_size=32, bits=int(kind[0]))
     else:
         embedding.weight = embedding.weight.astype(getattr(mx, kind))
     table = float_weight(embedding)
-    pack_weights(embedding, products)
+    pack_weights(embedding, native)
     assert isinstance(embedding, PackedEmbedding)
     for ids in (mx.array([[0], [130], [64], [63]]), mx.array([5]), mx.arange(131)[None]):
         assert mx.array_equal(embedding(ids), table[ids])
@@ -129,16 +129,16 @@ def test_rows_of_a_packed_embedding_are_those_that_went_in(products: Products, k
         lambda: quantized(128, 64, 6, 64),
     ],
 )
-def test_what_has_no_packed_form_stays_as_it_is(products: Products, make: object) -> None:
+def test_what_has_no_packed_form_stays_as_it_is(native: NativeLibrary, make: object) -> None:
     layer = make()  # type: ignore[operator]
     kind, names = type(layer), set(layer.parameters())
-    pack_weights(layer, products)
+    pack_weights(layer, native)
     assert (type(layer), set(layer.parameters())) == (kind, names)
 
 
 @pytest.mark.parametrize("form", ["float32", "bfloat16", "4-bit"])
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
-def test_models_of_all_families_compute_the_same_packed(products: Products, family: Family, form: str) -> None:
+def test_models_of_all_families_compute_the_same_packed(native: NativeLibrary, family: Family, form: str) -> None:
     model, same = build(family), build(family)
     for m in (model, same):
         if form == "4-bit":
@@ -147,7 +147,7 @@ def test_models_of_all_families_compute_the_same_packed(products: Products, fami
             m.set_dtype(getattr(mx, form))
     expected_model = dequantize_model(same)
     expected_model.set_dtype(mx.float32)
-    pack_weights(model, products)
+    pack_weights(model, native)
     model.set_dtype(mx.float32)
     dequantize_model(model)  # layers of experts
     assert any(isinstance(module, PackedLinear) for module in model.modules())
@@ -159,11 +159,11 @@ def can_be_quantized(layer: nn.Module) -> bool:
     return hasattr(layer, "to_quantized") and layer.weight.shape[-1] % 32 == 0
 
 
-def backend(monkeypatch: pytest.MonkeyPatch, products: Products | None, memory: int = 1 << 40) -> CpuBackend:
+def backend(monkeypatch: pytest.MonkeyPatch, native: NativeLibrary | None, memory: int = 1 << 40) -> CpuBackend:
     monkeypatch.setattr(cpu, "tune", lambda blas, multiply: "")
     monkeypatch.setattr(cpu, "quicken_layers", lambda model: None)
     monkeypatch.setattr(cpu, "available_memory", lambda: memory)
-    return CpuBackend(Blas("", None, products))
+    return CpuBackend(Blas("", None, native))
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def backend(monkeypatch: pytest.MonkeyPatch, products: Products | None, memory: 
     ],
 )
 def test_the_form_of_weights_is_what_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, products: Products, stored: str, weights: Weights, form: str
+    monkeypatch: pytest.MonkeyPatch, native: NativeLibrary, stored: str, weights: Weights, form: str
 ) -> None:
     model = tiny()
     if stored == "4-bit":
         nn.quantize(model, 32, 4)
     else:
         model.set_dtype(mx.bfloat16)
-    backend(monkeypatch, products).prepare(model, weights)
+    backend(monkeypatch, native).prepare(model, weights)
     assert weights_form(model) == form
     is_packed = any(isinstance(module, PackedLinear) for module in model.modules())
     assert is_packed == (weights is not Weights.AS_IS)
@@ -199,12 +199,12 @@ def test_without_the_library_weights_are_float32_and_plain(monkeypatch: pytest.M
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
 
 
-def test_weights_that_fit_only_packed_are_served_packed(monkeypatch: pytest.MonkeyPatch, products: Products) -> None:
+def test_weights_that_fit_only_packed_are_served_packed(monkeypatch: pytest.MonkeyPatch, native: NativeLibrary) -> None:
     model, other = tiny(), tiny()
     for m in (model, other):
         nn.quantize(m, 32, 4)
     as_float32 = bytes_as_float32(model)
-    scarce = backend(monkeypatch, products, memory=as_float32)
+    scarce = backend(monkeypatch, native, memory=as_float32)
     scarce.prepare(model, Weights.AUTO)
     assert bytes_as_float32(model) < as_float32 / 4
     assert weights_form(model) == "4-bit"
@@ -212,14 +212,14 @@ def test_weights_that_fit_only_packed_are_served_packed(monkeypatch: pytest.Monk
         scarce.prepare(other, Weights.DEQUANTIZE)
 
 
-def test_products_that_are_wrong_are_not_used(
-    monkeypatch: pytest.MonkeyPatch, products: Products, caplog: pytest.LogCaptureFixture
+def test_packing_that_is_wrong_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, native: NativeLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cpu, "packs_right", lambda products: False)
+    monkeypatch.setattr(cpu, "packs_right", lambda native: False)
     model = tiny()
-    backend(monkeypatch, products).prepare(model, Weights.AUTO)
+    backend(monkeypatch, native).prepare(model, Weights.AUTO)
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
-    assert "packed products are wrong on this processor" in caplog.text
+    assert "packed weights are multiplied wrong on this processor" in caplog.text
 
 
 def test_transposed_weights_are_the_same_weights_laid_out_by_columns() -> None:

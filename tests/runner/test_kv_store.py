@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -117,6 +119,30 @@ def test_layers_are_resized_together_as_far_as_memory_goes(layers_at_once: int) 
         k, v = row(layer, Slot(256, 2), 0, 9)
         np.testing.assert_array_equal(k, keys)
         np.testing.assert_array_equal(v, values)
+
+
+def test_addresses_are_those_of_the_slabs_whatever_was_done_to_them() -> None:
+    layer = LayerSlabs(LayerShape(2, 4, 6, mx.float32))
+    layer.resize(256, 2)
+
+    def check() -> None:
+        for address, slab in zip(layer.addresses(256), layer.flat(256), strict=True):
+            assert address == np.array(slab, copy=False).ctypes.data
+            lines = np.ctypeslib.as_array((ctypes.c_float * slab.size).from_address(address)).reshape(slab.shape)
+            np.testing.assert_array_equal(lines, np.array(slab))
+
+    check()
+    held = layer.flat(256)  # so that what follows goes to other memory
+    layer.write(256, mx.array([3, 700]), mx.ones((1, 2, 1, 4)), mx.ones((1, 2, 1, 6)))
+    check()
+    layer.resize(256, 3)
+    check()
+    held = layer.flat(256)
+    read = layer.read(Slot(256, 0), 5)
+    mx.eval(read)
+    layer.fill([Slot(256, 2)], read)
+    check()
+    del held
 
 
 def test_beginnings_are_the_memory_of_the_slabs_whatever_their_height() -> None:

@@ -15,6 +15,7 @@ from anllm.runner.attention import StepLayout
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.kv_store import KVStore, LayerShape
 from anllm.runner.replay import StepReplay, can_be_recorded, recorded_size
+from runner.ragged import SlowRaggedKernels
 
 pytestmark = pytest.mark.mlx
 CAPACITIES = (256, 512)
@@ -183,7 +184,7 @@ class FakeHead:
 
 def test_steps_are_filled_up_to_sizes_that_are_recorded_and_nobody_sees_it() -> None:
     head = FakeHead()
-    forward = FlattenedForward(head, store(), None, is_ragged=True, is_replayed=True)  # type: ignore[arg-type]
+    forward = FlattenedForward(head, store(), SlowRaggedKernels(), is_ragged=True, is_replayed=True)
     for num_rows in (6, 5, 7, 8, 5):
         places = [(256, i, 10 + i) for i in range(4)] + [(512, i, 20 + i) for i in range(num_rows - 4)]
         rows = [
@@ -199,7 +200,7 @@ def test_steps_are_filled_up_to_sizes_that_are_recorded_and_nobody_sees_it() -> 
 @pytest.mark.parametrize("does_sample", [True, False])
 def test_short_pieces_of_prompts_are_recorded_like_decode_rows(does_sample: bool) -> None:
     head = FakeHead()
-    forward = FlattenedForward(head, store(), None, is_ragged=True, is_replayed=True)  # type: ignore[arg-type]
+    forward = FlattenedForward(head, store(), SlowRaggedKernels(), is_ragged=True, is_replayed=True)
     row = ScheduledSequence(0, Slot(512, 0), 17, (50,), True, 1, SamplingParams(), 3)
     for number, length in enumerate((6, 5, 7, 6)):
         piece = ScheduledSequence(1, Slot(256, 2), 100, tuple(range(60, 60 + length)), does_sample, 0, SamplingParams())
@@ -212,7 +213,7 @@ def test_short_pieces_of_prompts_are_recorded_like_decode_rows(does_sample: bool
 
 def test_a_piece_alone_that_samples_nothing_still_writes() -> None:
     head = FakeHead()
-    forward = FlattenedForward(head, store(), None, is_ragged=True, is_replayed=True)  # type: ignore[arg-type]
+    forward = FlattenedForward(head, store(), SlowRaggedKernels(), is_ragged=True, is_replayed=True)
     piece = ScheduledSequence(1, Slot(256, 2), 100, (60, 61, 62), False, 0, SamplingParams())
     for _ in range(3):
         logits, touched = forward.begin(StepPlan((piece,)))

@@ -13,7 +13,7 @@ from typing import Any
 from anllm.doctor.check import Check, ok, problem, warning
 from anllm.doctor.packages import CUDA_12, install_mlx, pip
 from anllm.runner.blas import STOCK
-from anllm.runner.products import COMPILERS
+from anllm.runner.native_library import COMPILERS
 from anllm.store.cache import cache_folder
 
 PROBE_S = 300.0  # a GPU's kernels are compiled at first use

@@ -6,7 +6,7 @@ The layout of a step is worked out once, for all layers. Its arrays are small an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 import numpy as np
@@ -177,8 +177,9 @@ class Reader(Protocol):
 class StepLayout:
     """Where every token of a flattened step stands, is written, and looks."""
 
-    def __init__(self, plan: StepPlan, *, is_ragged: bool = False) -> None:
-        """is_ragged: everything is for the ragged kernel."""
+    def __init__(self, plan: StepPlan, *, is_ragged: bool = False, writes_kv: bool = False) -> None:
+        """is_ragged: everything is for the ragged kernel; writes_kv: which writes K/V too."""
+        self.writes_kv = writes_kv
         scheduled = plan.scheduled
         counts = np.array([len(s.token_ids) for s in scheduled])
         ends = np.cumsum(counts)
@@ -257,6 +258,7 @@ class FlatCache:
         self.layer = layer
         self.layout = layout
         self._kernels = kernels
+        self._kv: tuple[mx.array, mx.array] | None = None  # to be written by the kernel that attends
 
     def make_mask(self, *args: Any, **kwargs: Any) -> None:
         """Masks are attend()'s business."""
@@ -264,6 +266,9 @@ class FlatCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """keys, values: [T, kv_heads, 1, dim]. What is returned is not used: attend() reads the slabs."""
+        if self.layout.writes_kv:
+            self._kv = (keys, values)
+            return keys, values
         for capacity, tokens, rows in self.layout.targets(self.layer.shape.num_heads):
             k, v = (keys, values) if tokens is None else (keys[tokens], values[tokens])
             self.layer.write(capacity, rows, k, v)
@@ -273,7 +278,11 @@ class FlatCache:
         """queries: [T, q_heads, 1, dim] -> [T, q_heads, 1, value_dim]"""
         kernels, layer, readers = self._kernels, self.layer, self.layout.readers
         if self.layout.ragged_rows is not None:
-            return kernels.ragged(queries, layer, self.layout.ragged_rows, scale=scale, sinks=sinks)
+            kv, self._kv = self._kv, None
+            out = kernels.ragged(queries, layer, self.layout.ragged_rows, scale=scale, sinks=sinks, kv=kv)
+            if kv is not None:
+                self.layout.written = out  # of the last layer in the end, which can't be without the others
+            return cast("mx.array", out)
         if len(readers) == 1:
             return readers[0].attend(kernels, queries, layer, scale, sinks)
         return mx.concatenate([reader.attend(kernels, queries[reader.span], layer, scale, sinks) for reader in readers])

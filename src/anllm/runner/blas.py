@@ -1,8 +1,8 @@
 """Which BLAS does MLX's matrix work on a Linux CPU.
 
 The mlx[cpu] wheel is linked with the reference BLAS, which is 30 to 80 times slower than a good one. MLX finds
-cblas_sgemm by name when it is loaded, so what was loaded globally before takes its place: our own products
-(products.py), with a good library behind them for plain matrices; or, without a C compiler, that library itself. This
+cblas_sgemm by name when it is loaded, so what was loaded globally before takes its place: our own library
+(native_library.py), with a good one behind it for plain matrices; or, without a C compiler, that one itself. This
 module must therefore run before `import mlx.core`, and imports nothing of it.
 
 Order: the path given by the user; the OpenBLAS inside NumPy (measured: as quick as any, nothing to install); the
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anllm.errors import ConfigError
-from anllm.runner.products import BlasFunctions, Products, build_products
+from anllm.runner.native_library import BlasFunctions, NativeLibrary, build_library
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +43,12 @@ SetThreads = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Blas:
-    """What was loaded. set_threads is None where the number of threads is not ours to set; products, where ours stand
-    before it."""
+    """What was loaded. set_threads is None where the number of threads is not ours to set; native, where our library
+    stands before it."""
 
     name: str
     set_threads: SetThreads | None = None
-    products: Products | None = None
+    native: NativeLibrary | None = None
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def load_blas(path: str | None, cache_folder: Path) -> Blas:
 def _load_best(cache_folder: Path) -> Blas:
     if platform.system() != "Linux":
         return Blas("Accelerate" if platform.system() == "Darwin" else "as installed")
-    products = build_products(cache_folder)
+    native = build_library(cache_folder)
     for find in (_numpy_openblas, _system_openblas, _mkl):
         library = find()
-        if library is not None and (products is not None or library.names == PLAIN_NAMES):
-            return _put_before_mlx(library, products)
+        if library is not None and (native is not None or library.names == PLAIN_NAMES):
+            return _put_before_mlx(library, native)
     logger.warning(STOCK_WARNING)
     return Blas(STOCK)
 
@@ -101,18 +101,18 @@ def _load_given(path: str, cache_folder: Path) -> Blas:
     names = _names(handle)
     if names is None:
         raise ConfigError(f"blas: {path!r} is no BLAS: it has no cblas_sgemm.")
-    products = build_products(cache_folder) if platform.system() == "Linux" else None
-    if products is None and names != PLAIN_NAMES:
+    native = build_library(cache_folder) if platform.system() == "Linux" else None
+    if native is None and names != PLAIN_NAMES:
         raise ConfigError(
             f"blas: {path!r} calls its functions {names[0]}cblas_…{names[1]}, which takes a C compiler (gcc)."
         )
     threads = _openblas_threads(handle) or _mkl_threads(handle)
-    return _put_before_mlx(_Library(Path(path).name, path, handle, names, threads), products)
+    return _put_before_mlx(_Library(Path(path).name, path, handle, names, threads), native)
 
 
-def _put_before_mlx(library: _Library, products: Path | None) -> Blas:
-    """Load globally what MLX shall find: our products with the library behind them, or else the library itself."""
-    if products is None:
+def _put_before_mlx(library: _Library, native: Path | None) -> Blas:
+    """Load globally what MLX shall find: our library with the BLAS behind it, or else the BLAS itself."""
+    if native is None:
         ctypes.CDLL(str(library.file), mode=ctypes.RTLD_GLOBAL)
         return Blas(library.name, library.set_threads)
     prefix, suffix = library.names
@@ -124,7 +124,7 @@ def _put_before_mlx(library: _Library, products: Path | None) -> Blas:
     )
     if library.set_threads is not None:
         library.set_threads(1)
-    loaded = Products(products, functions)
+    loaded = NativeLibrary(native, functions)
     return Blas(library.name, loaded.set_threads, loaded)
 
 

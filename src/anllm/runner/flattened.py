@@ -12,6 +12,7 @@ from anllm.core.step import PENDING, ScheduledSequence, StepPlan
 from anllm.runner.attention import FlatCache, Kernels, StepLayout
 from anllm.runner.forward import Head
 from anllm.runner.kv_store import KVStore
+from anllm.runner.ragged import RaggedKernels
 from anllm.runner.replay import StepReplay, can_be_recorded, recorded_size
 
 
@@ -56,7 +57,10 @@ class FlattenedForward:
         self._head = head
         self._store = store
         self._kernels = kernels
-        self.is_ragged = is_ragged
+        ragged = kernels if is_ragged and isinstance(kernels, RaggedKernels) else None
+        self.is_ragged = ragged is not None
+        self.is_compiled = ragged is not None and ragged.is_compiled
+        self._writes_kv = ragged is not None and ragged.writes_kv
         self._replay = StepReplay(head.everywhere, kernels) if is_replayed else None
 
     def logits(self, plan: StepPlan) -> mx.array | None:
@@ -72,7 +76,7 @@ class FlattenedForward:
         replay = self._replay if self._replay is not None and _is_of_single_tokens(plan) else None
         if replay is not None:
             plan = padded(plan)
-        layout = StepLayout(plan, is_ragged=self.is_ragged)
+        layout = StepLayout(plan, is_ragged=self.is_ragged, writes_kv=self._writes_kv)
         tokens = mx.array(layout.tokens) if last is None else last.fill(layout.tokens, plan)
         logits = None if replay is None else replay.logits(tokens, layout, self._store)
         if logits is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import mlx.core as mx
+import numpy as np
 
 from anllm.core.step import SlabResize, Slot, SlotCopy
 
@@ -43,6 +44,7 @@ class LayerSlabs:
         self._keys: dict[int, mx.array] = {}
         self._values: dict[int, mx.array] = {}
         self._beginnings: dict[int, list[mx.array]] = {}
+        self._addresses: dict[int, list[int]] = {}
 
     def keys(self, capacity: int) -> mx.array:
         """[num_slots, num_heads, capacity, key_dim]"""
@@ -54,6 +56,7 @@ class LayerSlabs:
 
     def write(self, capacity: int, index: mx.array, keys: mx.array, values: mx.array) -> None:
         """Scatter new tokens. index: flat rows [n * num_heads]; keys, values: [n, num_heads, ..., dim], ordered so."""
+        self._addresses.pop(capacity, None)
         self._keys[capacity][index] = keys.reshape(-1, self.shape.key_dim).astype(self.shape.dtype)
         self._values[capacity][index] = values.reshape(-1, self.shape.value_dim).astype(self.shape.dtype)
 
@@ -73,6 +76,14 @@ class LayerSlabs:
             self._beginnings[capacity] = [slab[:1] for slab in self.flat(capacity)]
             mx.async_eval(self._beginnings[capacity])
         return self._beginnings[capacity]
+
+    def addresses(self, capacity: int) -> list[int]:
+        """Where K and V begin in the memory of the host, for kernels that run there and write in place, behind MLX's
+        back."""
+        if capacity not in self._addresses:
+            slabs = self.flat(capacity)
+            self._addresses[capacity] = [np.array(slab, copy=False).ctypes.data for slab in slabs]
+        return self._addresses[capacity]
 
     def resize(self, capacity: int, num_slots: int) -> None:
         """Cut or extend, at once."""
@@ -94,6 +105,7 @@ class LayerSlabs:
         """Take what resized() gave."""
         self._keys[capacity], self._values[capacity] = resized
         self._beginnings.pop(capacity, None)
+        self._addresses.pop(capacity, None)
 
     def read(self, slot: Slot, num_tokens: int) -> list[mx.array]:
         """Keys and values of the first tokens of a row, each [num_heads, num_tokens, dim], in memory of their own."""
@@ -104,6 +116,7 @@ class LayerSlabs:
         """Write what read() gave into rows of one capacity, in place as long as nobody else holds the slab; what was
         read must have been evaluated."""
         (capacity,) = {slot.capacity for slot in slots}
+        self._addresses.pop(capacity, None)
         for slabs, array in zip((self._keys, self._values), arrays, strict=True):
             num_heads, num_tokens, dim = array.shape
             whole = slabs.pop(capacity).reshape(-1, num_heads, capacity, dim)

@@ -25,14 +25,21 @@ class RaggedRows:
         self.size = len(slots)
         self._places = np.stack([index, slots, positions, capacities], axis=1).astype(np.int32)
         self._groups: dict[int, mx.array] = {}
+        self._host_groups: dict[int, np.ndarray] = {}
         self.table = mx.array(self._places)
 
     def groups(self, most: int) -> mx.array:
         """int32 [m, 6]: runs of at most so many tokens of one sequence. Of each the table's row of its first token,
         then which token that is, and how many there are."""
         if most not in self._groups:
-            self._groups[most] = mx.array(self._grouped(most))
+            self._groups[most] = mx.array(self.host_groups(most))
         return self._groups[most]
+
+    def host_groups(self, most: int) -> np.ndarray:
+        """The same for kernels that run on the host."""
+        if most not in self._host_groups:
+            self._host_groups[most] = self._grouped(most)
+        return self._host_groups[most]
 
     def _grouped(self, most: int) -> np.ndarray:
         tokens = np.arange(self.size)
@@ -48,10 +55,28 @@ class RaggedRows:
 class RaggedKernels(Protocol):
     """What a backend with such a kernel has besides the Kernels of attention.py."""
 
+    @property
+    def writes_kv(self) -> bool:
+        """Whether the kernel is to be given K/V, which it writes in place before anyone reads."""
+        ...
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether kinds of steps are compiled when they are first seen, so that a start should go through them."""
+        ...
+
     def ragged(
-        self, q: mx.array, layer: LayerSlabs, rows: RaggedRows, *, scale: float, sinks: mx.array | None
+        self,
+        q: mx.array,
+        layer: LayerSlabs,
+        rows: RaggedRows,
+        *,
+        scale: float,
+        sinks: mx.array | None,
+        kv: tuple[mx.array, mx.array] | None = None,
     ) -> mx.array:
         """q: [n, q_heads, 1, dim], of the tokens in rows. Each attends over what its slot holds up to its position, or
-        the newest layer.shape.window of that. Returns [n, q_heads, 1, dim]. Raises ValueError for heads that the kernel
-        can't take."""
+        the newest layer.shape.window of that. kv: K and V of the tokens, [n, kv_heads, 1, dim] each, where writes_kv
+        and they are not there yet. Returns [n, q_heads, 1, dim]. Raises ValueError for heads that the kernel can't
+        take."""
         ...

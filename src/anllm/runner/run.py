@@ -81,7 +81,7 @@ class ModelRunner:
             token_s=token_s,
         )
 
-        if isinstance(self._forward, FlattenedForward) and self._forward.is_ragged:
+        if isinstance(self._forward, FlattenedForward) and self._forward.is_compiled:
             self._warm_up_ragged(settings.scheduler.decode_token_budget)
 
     @property

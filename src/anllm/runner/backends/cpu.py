@@ -17,6 +17,7 @@ from mlx_lm.utils import dequantize_model
 from anllm.config import Weights
 from anllm.errors import ModelError
 from anllm.runner.attention import Kernels, StockKernels
+from anllm.runner.backends.cpu_attention import NativeKernels, attends_right
 from anllm.runner.backends.cpu_kernels import FastExpKernels
 from anllm.runner.backends.cpu_layers import quicken_layers
 from anllm.runner.backends.cpu_memory import keep_freed_memory
@@ -28,7 +29,7 @@ from anllm.runner.backends.cpu_weights import (
     transpose_linears,
 )
 from anllm.runner.blas import Blas
-from anllm.runner.products import Products
+from anllm.runner.native_library import NativeLibrary
 from anllm.runner.sampler import HostSampler
 
 logger = logging.getLogger(__name__)
@@ -53,19 +54,29 @@ class CpuBackend:
         self._can_compile = shutil.which("g++") is not None  # which mx.compile runs
         if not self._can_compile:
             mx.disable_compile()
-        self._products = blas.products
-        if blas.products is not None and not packs_right(blas.products):
-            logger.warning("packed products are wrong on this processor; weights will be float32 and plain")
-            self._products = None
-        self.blas = f"{blas.name}, {tune(blas, decode_product(self._products))}"
-        self.kernels: Kernels = FastExpKernels() if self._can_compile else StockKernels()
+        self._native = blas.native
+        if blas.native is not None and not packs_right(blas.native):
+            logger.warning("packed weights are multiplied wrong on this processor; weights will be float32 and plain")
+            self._native = None
+        self.blas = f"{blas.name}, {tune(blas, decode_product(self._native))}"
+        self.kernels: Kernels = self._choose_kernels()
         self.sampler = HostSampler()
+
+    def _choose_kernels(self) -> Kernels:
+        plain = FastExpKernels() if self._can_compile else StockKernels()
+        if self._native is None:
+            return plain
+        native = NativeKernels(self._native, plain)
+        if attends_right(native):
+            return native
+        logger.warning("native attention is wrong on this processor; a slower way is taken")
+        return plain
 
     def prepare(self, model: nn.Module, weights: Weights) -> None:
         if weights is Weights.AS_IS:
             return
-        if self._products is not None and weights is Weights.AUTO:
-            pack_weights(model, self._products)
+        if self._native is not None and weights is Weights.AUTO:
+            pack_weights(model, self._native)
         if self._can_compile:
             quicken_layers(model)
         size = bytes_as_float32(model)
@@ -79,8 +90,8 @@ class CpuBackend:
         model.set_dtype(mx.float32)  # scales and biases too, so that dequantising rounds nothing
         dequantize_model(model)
         model.set_dtype(mx.float32)
-        if self._products is not None:
-            pack_weights(model, self._products)
+        if self._native is not None:
+            pack_weights(model, self._native)
         else:
             transpose_linears(model)
 
@@ -145,7 +156,7 @@ def is_right(rows: int) -> bool:
     return all(np.allclose(np.array(mx.array(a) @ right), expected, atol=1e-3) for right in stored)
 
 
-def packs_right(products: Products) -> bool:
+def packs_right(native: NativeLibrary) -> bool:
     """The same for weights of each form that can be packed."""
     random = np.random.default_rng(0)
     layers: list[nn.Linear | nn.QuantizedLinear] = [
@@ -154,7 +165,7 @@ def packs_right(products: Products) -> bool:
     ]
     for layer in layers:
         weight = dequantized(layer)
-        pack_weights(layer, products)
+        pack_weights(layer, native)
         if not isinstance(layer, PackedLinear):
             return False
         for rows in ROWS:
@@ -213,9 +224,9 @@ def measure(multiply: Callable[[mx.array], mx.array], seconds: float = 0.02, row
     return 2 * rows * WIDTH * HEIGHT * count / elapsed / 1e9
 
 
-def decode_product(products: Products | None) -> Callable[[mx.array], mx.array]:
+def decode_product(native: NativeLibrary | None) -> Callable[[mx.array], mx.array]:
     """What is measured: a linear layer as the model will have them."""
     layer = plain_layer(WIDTH, HEIGHT, mx.float32)
-    if products is not None:
-        pack_weights(layer, products)
+    if native is not None:
+        pack_weights(layer, native)
     return layer

@@ -1,8 +1,8 @@
 """Weights in the order in which a CPU's products read them best.
 
 Packed ones keep the type in which the checkpoint has them, so that a step reads no more bytes than it must, and are
-widened to float32 inside of a product (runner/products.c, which describes their form). So they compute what float32
-weights would, to the rounding of sums. Without that library weights are float32, and laid out by columns.
+widened to float32 inside of a product (runner/native/weights.h, which describes their form). So they compute what
+float32 weights would, to the rounding of sums. Without that library weights are float32, and laid out by columns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from anllm.runner.products import Products
+from anllm.runner.native_library import NativeLibrary
 
 FORMATS = {mx.float32: 0, mx.bfloat16: 1, mx.float16: 2}
 AFFINE_FORMATS = {4: 3, 8: 4}  # by bits
@@ -86,7 +86,7 @@ class _Packed:
         return panels[:size].reshape(self.num_panels, height, self.panel)[ids // self.panel, :, ids % self.panel]
 
 
-def _pack(words: mx.array, others: list[mx.array], shape: _Packed, products: Products) -> mx.array:
+def _pack(words: mx.array, others: list[mx.array], shape: _Packed, native: NativeLibrary) -> mx.array:
     """words: uint32 [outputs, words]; others: float32 [outputs, groups] each. uint32, not evaluated yet."""
     stored = shape.stored
     kind, group = (
@@ -94,7 +94,7 @@ def _pack(words: mx.array, others: list[mx.array], shape: _Packed, products: Pro
     )
     width = shape.num_panels * shape.panel
     header = np.zeros(HEADER_WORDS, np.uint32)
-    header[:9] = [*products.magic, kind, group, shape.num_inputs, width, shape.panel]
+    header[:9] = [*native.magic, kind, group, shape.num_inputs, width, shape.panel]
     return mx.concatenate([mx.array(header), *(_panels(part.view(mx.uint32), shape) for part in (words, *others))])
 
 
@@ -134,33 +134,33 @@ class PackedEmbedding(PackedLinear):
         return self.packed_shape.multiply(x, self["packed"], None)
 
 
-def pack_weights(model: nn.Module, products: Products) -> None:
-    """Pack linear layers and embeddings of the model that are stored in a form which the products have; others stay."""
+def pack_weights(model: nn.Module, native: NativeLibrary) -> None:
+    """Pack the model's linear layers and embeddings that are stored in a form which the library multiplies."""
     for module in model.modules():
         kind = PackedEmbedding if isinstance(module, nn.Embedding | nn.QuantizedEmbedding) else PackedLinear
         if type(module) in (nn.QuantizedLinear, nn.QuantizedEmbedding):
-            _pack_quantized(module, kind, products)
+            _pack_quantized(module, kind, native)
         elif type(module) in (nn.Linear, nn.Embedding):
-            _pack_plain(module, module["weight"], kind, products)
+            _pack_plain(module, module["weight"], kind, native)
 
 
-def _pack_quantized(module: Any, kind: type[PackedLinear], products: Products) -> None:
+def _pack_quantized(module: Any, kind: type[PackedLinear], native: NativeLibrary) -> None:
     weight, scales, biases = (module.get(name) for name in ("weight", "scales", "biases"))
     if module.mode in NARROW_MODES:
         settings = {"group_size": module.group_size, "bits": module.bits, "mode": module.mode}
-        _pack_plain(module, mx.dequantize(weight, scales, dtype=mx.bfloat16, **settings), kind, products)
+        _pack_plain(module, mx.dequantize(weight, scales, dtype=mx.bfloat16, **settings), kind, native)
     elif module.mode == "affine" and module.bits in AFFINE_FORMATS and module.group_size in GROUPS:
         stored = _Quantized(module.bits, module.group_size)
-        shape = _Packed(weight.shape[0], scales.shape[1] * module.group_size, stored, products.panel)
+        shape = _Packed(weight.shape[0], scales.shape[1] * module.group_size, stored, native.panel)
         others = [scales.astype(mx.float32), biases.astype(mx.float32)]
-        _become(module, kind, shape, _pack(weight, others, shape, products))
+        _become(module, kind, shape, _pack(weight, others, shape, native))
 
 
-def _pack_plain(module: Any, weight: mx.array, kind: type[PackedLinear], products: Products) -> None:
+def _pack_plain(module: Any, weight: mx.array, kind: type[PackedLinear], native: NativeLibrary) -> None:
     outputs, inputs = weight.shape
     if weight.dtype in FORMATS and inputs * weight.dtype.size % 4 == 0:
-        shape = _Packed(outputs, inputs, weight.dtype, products.panel)
-        _become(module, kind, shape, _pack(weight.view(mx.uint32), [], shape, products))
+        shape = _Packed(outputs, inputs, weight.dtype, native.panel)
+        _become(module, kind, shape, _pack(weight.view(mx.uint32), [], shape, native))
 
 
 def _become(module: Any, kind: type[PackedLinear], shape: _Packed, packed: mx.array) -> None:

@@ -115,12 +115,22 @@ def _template(
 class RaggedCudaKernels(StockKernels):
     """Kernels (runner/attention.py) and RaggedKernels (runner/ragged.py)."""
 
+    writes_kv = False
+    is_compiled = True
+
     def __init__(self, *, may_use_tensor_cores: bool = True) -> None:
         self._may_use_tensor_cores = may_use_tensor_cores
         self._scalars: dict[float, mx.array] = {}
 
     def ragged(
-        self, q: mx.array, layer: LayerSlabs, rows: RaggedRows, *, scale: float, sinks: mx.array | None
+        self,
+        q: mx.array,
+        layer: LayerSlabs,
+        rows: RaggedRows,
+        *,
+        scale: float,
+        sinks: mx.array | None,
+        kv: tuple[mx.array, mx.array] | None = None,
     ) -> mx.array:
         """See RaggedKernels."""
         number, heads, _, dim = q.shape

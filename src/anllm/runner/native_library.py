@@ -1,7 +1,8 @@
-"""The library of matrix products that stands between MLX and a BLAS on a Linux CPU: products.c, built once.
+"""The library that stands between MLX and a BLAS on a Linux CPU: native/library.c, built once for the processor.
 
 MLX finds cblas_sgemm by name when it is loaded. This library has that name, shares large products out among its own
-threads, and multiplies packed weights (backends/cpu_weights.py) by kernels of its own.
+threads, and computes by kernels of its own where a matrix is none: a packed weight (backends/cpu_weights.py), or
+attention (backends/cpu_attention.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 COMPILERS = ("cc", "gcc", "clang")
-SOURCE = Path(__file__).with_name("products.c")
+SOURCES = Path(__file__).with_name("native")
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-pthread")
 NATIVE = "-march=native"
 PROCESSOR_KEYS = ("flags", "features", "model name", "cpu part")  # of /proc/cpuinfo
@@ -37,8 +38,12 @@ class BlasFunctions:
     is_single: bool
 
 
-class Products:
-    """The library, loaded in the place of a BLAS."""
+class NativeLibrary:
+    """Loaded in the place of a BLAS.
+
+    panel: columns of a packed weight that lie together; lanes: numbers in a vector; max_queries, max_dim: of attention,
+    how many queries a unit has and how long a head is, at most; magic: what a matrix begins with that is none.
+    """
 
     def __init__(self, file: Path, blas: BlasFunctions) -> None:
         """Raises OSError if the file is no library."""
@@ -46,19 +51,23 @@ class Products:
         self.library.anllm_set_blas(
             ctypes.c_void_p(blas.sgemm), ctypes.c_void_p(blas.sgemv), int(blas.has_64_bits), int(blas.is_single)
         )
-        self.panel: int = self.library.anllm_panel()  # columns of a weight that lie together
-        self.magic: tuple[int, ...] = tuple((ctypes.c_uint32 * 4).in_dll(self.library, "anllm_magic"))
+        self.panel: int = self.library.anllm_panel()
+        self.lanes: int = self.library.anllm_lanes()
+        self.max_queries: int = self.library.anllm_max_queries()
+        self.max_dim: int = self.library.anllm_max_dim()
+        self.library.anllm_magic.restype = ctypes.POINTER(ctypes.c_uint32)
+        self.magic: tuple[int, ...] = tuple(self.library.anllm_magic()[:4])
 
     def set_threads(self, number: int) -> None:
         """How many threads compute from now on, the caller's own among them."""
         self.library.anllm_set_threads(number)
 
 
-def build_products(cache_folder: Path) -> Path | None:
+def build_library(cache_folder: Path) -> Path | None:
     """The library for this processor, from the cache or by the C compiler; None without one."""
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(source + repr(FLAGS).encode() + _processor().encode()).hexdigest()[:16]
-    target = cache_folder / "blas" / f"products-{key}.so"
+    sources = b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir()))
+    key = hashlib.sha256(sources + repr(FLAGS).encode() + _processor().encode()).hexdigest()[:16]
+    target = cache_folder / "blas" / f"native-{key}.so"
     if target.exists():
         return target
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
@@ -66,14 +75,14 @@ def build_products(cache_folder: Path) -> Path | None:
         return None
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        built = Path(folder, "products.so")
+        built = Path(folder, "native.so")
         for native in ([NATIVE], []):  # not every compiler knows every processor
-            command: list[str | Path] = [compiler, *FLAGS, *native, "-o", built, SOURCE]
+            command: list[str | Path] = [compiler, *FLAGS, *native, "-o", built, SOURCES / "library.c"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 os.replace(built, target)
                 return target
-    logger.warning("the matrix products did not compile: %s", done.stderr.strip()[-300:])
+    logger.warning("the native library did not compile: %s", done.stderr.strip()[-300:])
     return None
 
 

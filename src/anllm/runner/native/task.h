@@ -1,0 +1,28 @@
+/* What cblas_sgemm was called for, and how it is cut into units. */
+
+#pragma once
+
+#include <stdint.h>
+
+struct weight;
+struct attention;
+
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
+
+/* What a matrix begins with that is none: a packed weight, or attention. No matrix of numbers does: the words are those of
+   four kinds of NaN. The fifth says what it is: a format of weights.h, or ATTENTION. */
+static const uint32_t MAGIC[4] = {0x7fc0a11a, 0xffd3b22b, 0x7fe6c33c, 0xfff9d44d};
+enum { ATTENTION = 64 };
+
+/* c = alpha * a * b + beta * c, row-major. weight or attention: what b is where it is no plain matrix; then a is not
+   transposed. A unit of a weight is a panel of it and `part` rows, num_parts for each panel; of a plain matrix `part` rows
+   or, if by_columns, columns. */
+struct task {
+  int ta, tb, m, n, k, lda, ldb, ldc;
+  float alpha, beta;
+  const float *a, *b;
+  float *c;
+  const struct weight *weight;
+  const struct attention *attention;
+  int by_columns, part, num_parts, num_units;
+};
