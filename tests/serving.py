@@ -19,7 +19,7 @@ from anllm.structured.state import MaskComputer
 from anllm.structured.vocabulary import Vocabulary
 from anllm.testing import ByteTokenizer, FakeRunner
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0  # for what takes milliseconds, on a machine that has much else to do
 
 
 class Gate:
@@ -37,6 +37,14 @@ class Gate:
 
     def shut(self) -> None:
         self._open.clear()
+
+    def shut_after(self, num_steps: int) -> None:
+        """More than have come until now."""
+        self._shuts_after = self.arrived + num_steps
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
 
     def open(self) -> None:
         self._open.set()
