@@ -31,6 +31,7 @@ class Gate:
     ) -> None:
         self.fails = fails
         self._shuts_after = shuts_after
+        self._shuts_before: Callable[[StepPlan], bool] | None = None
         self.arrived = 0  # steps that came to the gate
         self._open = threading.Event()
         self._open.set()
@@ -38,9 +39,9 @@ class Gate:
     def shut(self) -> None:
         self._open.clear()
 
-    def shut_after(self, num_steps: int) -> None:
-        """More than have come until now."""
-        self._shuts_after = self.arrived + num_steps
+    def shut_before(self, comes: Callable[[StepPlan], bool]) -> None:
+        """The first step of which this is true stands before a gate that is shut."""
+        self._shuts_before = comes
 
     @property
     def is_open(self) -> bool:
@@ -51,6 +52,9 @@ class Gate:
 
     def __call__(self, plan: StepPlan) -> None:
         if self.arrived == self._shuts_after:
+            self.shut()
+        if self._shuts_before is not None and self._shuts_before(plan):
+            self._shuts_before = None
             self.shut()
         self.arrived += 1
         if not self._open.wait(PATIENCE_S):

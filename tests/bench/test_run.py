@@ -30,7 +30,7 @@ def test_every_request_is_sent_and_counted(server: RealServer, endpoint: Endpoin
     load = Load(endpoint, prompt_tokens=400, output_tokens=30)
     bench = make_bench(server, load, num_requests=24, num_processes=2)
     assert bench.model == MODEL
-    found = bench.run(Point(8), 0, held_after_one_step(server).tally, lambda stage: None)
+    found = bench.run(Point(8), 0, held_after_one_token(server).tally, lambda stage: None)
     assert (found.num_done, found.num_failed, found.num_tokens) == (24, 0, 24 * 30)
     assert found.num_prompt_tokens == pytest.approx(24 * 400, rel=0.15), "letters are tokens here, and words differ"
     assert found.num_processes == 2
@@ -53,10 +53,10 @@ class Hold:
             self._server.gate.open()
 
 
-def held_after_one_step(server: RealServer) -> Hold:
+def held_after_one_token(server: RealServer) -> Hold:
     """The first token is with its client before the second one is made. A model that costs nothing would else be done
     with the answer by then, and all of it came in one piece, without a time between tokens."""
-    server.gate.shut_after(1)
+    server.gate.shut_before(lambda plan: any(s.is_decode for s in plan.scheduled))
     return Hold(server, num_pieces=1)
 
 

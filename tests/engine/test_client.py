@@ -132,11 +132,12 @@ async def test_a_reader_that_raises_at_the_end_does_not_disturb_others() -> None
 
 
 async def test_after_an_abort_nothing_comes_and_the_slot_is_free() -> None:
-    gate = Gate(shuts_after=3)
+    gate = Gate(shuts_after=20)
     runner = FakeRunner(before_run=gate)
     async with running_client(runner, SchedulerConfig(max_num_seqs=1)) as client:
         reader = submit(client, make_request(0, max_tokens=4000))
-        await reader.until(lambda: len(reader.tokens.get(0, ())) == 3)
+        await reader.until(lambda: reader.tokens)
+        await eventually(lambda: not gate.is_open)
         client.abort([0])
         num_tokens = len(reader.tokens[0])
         other = submit(client, make_request(1))
