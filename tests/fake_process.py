@@ -1,5 +1,6 @@
-"""The whole server with a fake model, as processes of their own: `python fake_process.py PORT SERVER SCHEDULER MODEL
-STEP_S`, with settings as JSON. So what it costs can be seen apart from what the test costs."""
+"""The whole server with a fake model, as processes of their own: `python fake_process.py LISTENER SERVER SCHEDULER
+MODEL STEP_S`, with the number of a listening socket, and settings as JSON. So what it costs can be seen apart from what
+the test costs."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ from anllm.server.app import create_app
 from anllm.testing import FakeRunner
 from fake_server import make_grammars, make_runner, make_service
 from processes import end
-from serving import make_masks
+from serving import PATIENCE_S, make_masks
 from stepping import EOS, nearby
 
-START_S = 30.0
+START_S = 100.0  # it takes two; the rest is for busy machines
 
 
 def brief(token_ids: tuple[int, ...]) -> int:
@@ -59,16 +60,16 @@ class FakeProcess:
         model: str = "nearby",
         step_s: float = 0.001,
     ) -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port: int = found.getsockname()[1]
+        listener = bind(ServerConfig(port=0))  # here, so that the port is nobody else's by the time it is listened on
+        self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         sections = (server or ServerConfig(), scheduler or SchedulerConfig())
         settings = [json.dumps(asdict(section)) for section in sections]
         self._log = folder / "log"
-        with self._log.open("w") as log:
+        with listener, self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(self.port), *settings, model, str(step_s)],
+                [sys.executable, __file__, str(listener.fileno()), *settings, model, str(step_s)],
+                pass_fds=[listener.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -97,11 +98,11 @@ class FakeProcess:
         mine = f"0100007F:{self.port:04X}"
         return sum(f"socket:[{row[9]}]" in held for row in listing if row[1] == mine and row[3] != "0A")
 
-    def connect(self, *, receive_buffer_bytes: int | None = None, timeout_s: float = 20) -> socket.socket:
+    def connect(self, *, receive_buffer_bytes: int | None = None) -> socket.socket:
         connection = socket.socket()
         if receive_buffer_bytes is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        connection.settimeout(timeout_s)
+        connection.settimeout(PATIENCE_S)
         connection.connect(("127.0.0.1", self.port))
         return connection
 
@@ -118,13 +119,13 @@ class FakeProcess:
         end(self.process)
 
 
-async def serve(port: int, server: str, scheduler: str, model: str, step_s: str) -> None:
-    config = ServerConfig(**{**json.loads(server), "port": port})
+async def serve(listener: socket.socket, server: str, scheduler: str, model: str, step_s: str) -> None:
+    config = ServerConfig(**json.loads(server))
     engine = [sys.executable, __file__, "engine", scheduler, model, step_s]
     client = EngineClient(ProcessTransport(lambda: engine), SchedulerConfig(**json.loads(scheduler)))
     await client.start()
     try:
-        with closing(make_grammars()) as grammars, closing(bind(config)) as listener:
+        with closing(make_grammars()) as grammars, listener:
             service = make_service(client, grammars)
             web = web_server(create_app(service, config), config)
             gc.collect()
@@ -148,4 +149,6 @@ def take_time(runner: FakeRunner, step_s: float) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "engine":
         sys.exit(run_engine(*sys.argv[2:]))
-    uvloop.run(serve(int(sys.argv[1]), *sys.argv[2:]))
+    inherited = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, int(sys.argv[1]))
+    inherited.setblocking(False)
+    uvloop.run(serve(inherited, *sys.argv[2:]))

@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from anllm.config import SchedulerConfig, SecurityConfig, ServerConfig
+from anllm.core.request import Request, SamplingParams
 from anllm.core.step import StepPlan
 from anllm.engine.client import EngineClient
 from anllm.launch import bind, web_server
@@ -105,6 +106,7 @@ class RealServer:
 
     client: EngineClient
     grammars: GrammarChecker
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
@@ -151,6 +153,7 @@ class RealServer:
             await self._serve_until_told()
 
     async def _serve_until_told(self) -> None:
+        self._loop = asyncio.get_running_loop()
         async with running_client(self.runner, self._config, watcher=self.recorder) as self.client:
             self._web = web_server(self.make_app(), self._server_config, tls_context(self._security))
             await self._web.serve([self._listener])
@@ -165,12 +168,13 @@ class RealServer:
             time.sleep(0.002)
 
     def until_idle(self) -> None:
-        """No request is open, and the engine does nothing any more."""
+        """No request is open, and the engine does nothing any more: it has refused one that came after all others,
+        which it does between two steps."""
         self.until(lambda: self.client.num_open == 0)
-        num_plans = -1
-        while num_plans != self.gate.arrived:
-            num_plans = self.gate.arrived
-            time.sleep(0.02)
+        refused = threading.Event()
+        empty = Request(request_id=self.client.next_request_id(), prompt_token_ids=(), params=SamplingParams())
+        self._loop.call_soon_threadsafe(self.client.submit, [empty], lambda event: refused.set())
+        assert refused.wait(PATIENCE_S)
 
     def connect(self, *, receive_buffer_bytes: int | None = None) -> socket.socket:
         connection = socket.socket()

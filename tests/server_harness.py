@@ -21,6 +21,7 @@ from anllm.server.service import Service
 from anllm.structured.checker import GrammarChecker
 from anllm.structured.vocabulary import Vocabulary
 from anllm.testing.tokenizer import ByteDetokenizer
+from serving import PATIENCE_S
 
 BOS, EOS = 256, 257
 MODEL = "org/tiny model:1"
@@ -354,7 +355,7 @@ class RawCall:
             if condition():
                 return
             await asyncio.sleep(0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 await asyncio.sleep(0.001)
 
@@ -362,5 +363,5 @@ class RawCall:
         await self.until(lambda: text.encode() in self.body)
 
     async def end(self) -> str:
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait_for(self.task, PATIENCE_S)
         return self.body.decode()

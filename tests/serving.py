@@ -19,7 +19,7 @@ from anllm.structured.state import MaskComputer
 from anllm.structured.vocabulary import Vocabulary
 from anllm.testing import ByteTokenizer, FakeRunner
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0  # for what takes milliseconds, on a machine that has much else to do
 
 
 class Gate:
@@ -31,6 +31,7 @@ class Gate:
     ) -> None:
         self.fails = fails
         self._shuts_after = shuts_after
+        self._shuts_before: Callable[[StepPlan], bool] | None = None
         self.arrived = 0  # steps that came to the gate
         self._open = threading.Event()
         self._open.set()
@@ -38,11 +39,22 @@ class Gate:
     def shut(self) -> None:
         self._open.clear()
 
+    def shut_before(self, comes: Callable[[StepPlan], bool]) -> None:
+        """The first step of which this is true stands before a gate that is shut."""
+        self._shuts_before = comes
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
     def open(self) -> None:
         self._open.set()
 
     def __call__(self, plan: StepPlan) -> None:
         if self.arrived == self._shuts_after:
+            self.shut()
+        if self._shuts_before is not None and self._shuts_before(plan):
+            self._shuts_before = None
             self.shut()
         self.arrived += 1
         if not self._open.wait(PATIENCE_S):

@@ -92,7 +92,7 @@ folder = Path({str(folder_with_code)!r})
 assert load_tokenizer(folder).encode("a", add_special_tokens=False) == [0]
 load_chat_template(folder).render([{{"role": "user", "content": "hi"}}])
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdin=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100, stdin=subprocess.DEVNULL)
     assert not (folder_with_code.parent / "ran").exists()
 
 
@@ -113,7 +113,7 @@ except ModelError as error:
     print(error.message)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, timeout=60, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-c", code], check=False, timeout=100, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     # not its exit code: MLX's threads now and then abort the end of a process in which nothing was loaded
     assert "can't be loaded" in done.stdout and "custom module" in done.stdout
@@ -158,7 +158,7 @@ assert not seen, seen
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {environment_path!r})\n{code}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -27,17 +27,37 @@ def run(bench: Bench, point: Point, tallies: list[Tally] | None = None) -> Figur
 
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_every_request_is_sent_and_counted(server: RealServer, endpoint: Endpoint) -> None:
-    # So many tokens that they don't come in one piece, as those of a fake model may, which leaves no time between them.
-    load = Load(endpoint, prompt_tokens=400, output_tokens=300)
+    load = Load(endpoint, prompt_tokens=400, output_tokens=30)
     bench = make_bench(server, load, num_requests=24, num_processes=2)
     assert bench.model == MODEL
-    found = run(bench, Point(8))
-    assert (found.num_done, found.num_failed, found.num_tokens) == (24, 0, 24 * 300)
+    found = bench.run(Point(8), 0, held_after_one_token(server).tally, lambda stage: None)
+    assert (found.num_done, found.num_failed, found.num_tokens) == (24, 0, 24 * 30)
     assert found.num_prompt_tokens == pytest.approx(24 * 400, rel=0.15), "letters are tokens here, and words differ"
     assert found.num_processes == 2
     assert found.ttft is not None and found.itl is not None and found.e2el is not None
     assert 0 < found.ttft.mean < found.e2el.mean
+    assert found.itl.mean > 0
     server.until_idle()
+
+
+class Hold:
+    """The model stands still until that many pieces with tokens have come, and that many requests have failed."""
+
+    def __init__(self, server: RealServer, *, num_pieces: int = 0, num_failed: int = 0) -> None:
+        self._server = server
+        self._num_pieces = num_pieces
+        self._num_failed = num_failed
+
+    def tally(self, tally: Tally) -> None:
+        if tally.num_pieces >= self._num_pieces and tally.num_failed >= self._num_failed:
+            self._server.gate.open()
+
+
+def held_after_one_token(server: RealServer) -> Hold:
+    """The first token is with its client before the second one is made. A model that costs nothing would else be done
+    with the answer by then, and all of it came in one piece, without a time between tokens."""
+    server.gate.shut_before(lambda plan: any(s.is_decode for s in plan.scheduled))
+    return Hold(server, num_pieces=1)
 
 
 def test_requests_at_random_moments_keep_their_rate(server: RealServer) -> None:
@@ -55,11 +75,11 @@ def test_warming_up_is_not_counted(server: RealServer) -> None:
 
 
 def test_refused_requests_are_counted_with_their_reason(server: RealServer) -> None:
-    """64 run and 64 wait; of the others most are refused."""
-    load = Load(prompt_tokens=100, output_tokens=400)
-    found = run(make_bench(server, load, num_requests=300), Point(300))
-    assert found.num_failed > 0
-    assert found.num_done >= 128
+    """64 run and 64 wait; none of them is done before all others are refused."""
+    bench = make_bench(server, Load(prompt_tokens=100, output_tokens=40), num_requests=300)
+    server.gate.shut()
+    found = bench.run(Point(300), 0, Hold(server, num_failed=172).tally, lambda stage: None)
+    assert (found.num_done, found.num_failed) == (128, 172)
     assert "at most 128" in found.first_error
 
 

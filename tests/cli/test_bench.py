@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,9 @@ def server() -> Iterator[RealServer]:
 
 
 def bench(
-    server: RealServer | None, *arguments: str, interrupt_s: float | None = None
+    server: RealServer | None, *arguments: str, until: Callable[[], object] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """interrupt_s: after which it gets a Ctrl-C, as all processes of a terminal do."""
+    """until: when this holds, it gets a Ctrl-C, as all processes of a terminal do."""
     url = "http://127.0.0.1:1" if server is None else server.url
     command = [*COMMAND, "bench", "--url", url, "--prompt-tokens", "400", "--output-tokens", "6", *arguments]
     with subprocess.Popen(
@@ -41,9 +41,9 @@ def bench(
         preexec_fn=obey_interrupts,
     ) as process:
         try:
-            out, err = process.communicate(timeout=interrupt_s or PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
+            if server is not None and until is not None:
+                server.until(until)
+                os.killpg(process.pid, signal.SIGINT)
             out, err = process.communicate(timeout=PATIENCE_S)
         finally:
             if process.poll() is None:
@@ -86,9 +86,15 @@ def test_what_was_measured_before_an_error_is_shown(server: RealServer) -> None:
     done = bench(server, "--concurrency", "1,2", "--requests", "4", "--timeout", "0.000001")
     assert done.returncode == 1
     assert "no end within" in done.stderr or "silent for" in done.stderr
-    half = bench(server, "--rate", "50,0.001", "--requests", "2", "--timeout", "5", "--warmup", "0", interrupt_s=4)
+    last_id = server.client.next_request_id() + 2 + 2  # two to count tokens, two of the first point
+    server.gate.shut_before(lambda plan: any(s.request_id > last_id for s in plan.scheduled))
+    try:
+        second = lambda: server.client.num_open == 2  # noqa: E731
+        half = bench(server, "--concurrency", "1,2", "--requests", "2", "--warmup", "0", until=second)
+    finally:
+        server.gate.open()
     assert half.returncode == 130
-    assert "50 requests/s" in half.stdout
+    assert "1 stream" in half.stdout and "2 streams" not in half.stdout
 
 
 def test_a_dataset_and_the_other_endpoint(server: RealServer, tmp_path: Path) -> None:

@@ -202,9 +202,11 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(server: RealServer, tmp_pat
         typed.until("stopped")
         server.gate.open()
         server.until(lambda: server.client.num_open == 0)
+        typed.until(">>> ?")  # else the terminal takes the next key, and not the line that is edited
         typed.type("\x03")
         typed.until("/exit or Ctrl-D leaves")
         typed.type("/system\n")
         typed.until("No system prompt")
+        typed.until(">>> ?")
         typed.type("\x04")
         assert typed.process.wait(PATIENCE_S) == 0

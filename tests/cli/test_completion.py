@@ -33,5 +33,5 @@ def test_what_bash_is_told(words: str, expected: set[str]) -> None:
     count = len(words.split()) - (not words.endswith(" "))
     variables = {**environment(), "_ANLLM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(count)}
     command = [sys.executable, "-c", COMMAND[2].replace("main()", "main(prog_name='anllm')")]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=100)
     assert {line.partition(",")[2] for line in done.stdout.splitlines()} == expected, done.stderr

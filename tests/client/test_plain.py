@@ -59,11 +59,11 @@ def answering() -> Iterator[Answering]:
 
         threads.append(threading.Thread(target=serve))
         threads[-1].start()
-        return PlainClient(Address.parse(f"http://127.0.0.1:{listener.getsockname()[1]}/base", "sk-1"), timeout_s=5)
+        return PlainClient(Address.parse(f"http://127.0.0.1:{listener.getsockname()[1]}/base", "sk-1"), timeout_s=60)
 
     yield answer
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     listener.close()
 
 

@@ -32,7 +32,7 @@ from serving import Gate
 
 EOS = 256
 BEGIN = b"<assistant>"
-STEP_S = {"slow": 0.005, "unicode": 0.001}  # by the word: longer than anybody waits; and in more than one piece
+STEP_S = {"slow": 0.005, "unicode": 0.005}  # by the word: longer than anybody waits; and in more than one piece
 
 # checks.py and checks.mjs have the same texts.
 LOOK = "Let me look."

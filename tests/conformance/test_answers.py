@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from server_harness import ANSWER, EOS, MODEL, Server, assert_error, check_always, chunks, joined
+from serving import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
@@ -141,7 +142,7 @@ async def test_I_3_model_names_like_on_a_hub_are_not_looked_up(server: Server, m
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     names = [f"some-org/some-model-{i}" for i in range(20)]
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_S):
         for response in await asyncio.gather(*(server.chat(model=name) for name in names)):
             assert_error(response, 404, None, "model_not_found")
 

@@ -224,7 +224,7 @@ class Target:
 
     def __init__(self, process: FakeProcess) -> None:
         self.process = process
-        self.http = httpx.Client(base_url=process.url, timeout=30)
+        self.http = httpx.Client(base_url=process.url, timeout=100)
         self.num_by_status: dict[int, int] = {}
         self.kept: dict[str, list[bytes]] = {}
 

@@ -21,9 +21,16 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: appli
 @pytest.fixture(scope="module")
 def server() -> Iterator[RealServer]:
     gate = Gate()
-    with RealServer(
-        make_runner(nearby, gate), gate, SchedulerConfig(), ServerConfig(body_timeout_s=0.3)
-    ).running() as s:
+    with RealServer(make_runner(nearby, gate), gate, SchedulerConfig(), ServerConfig()).running() as s:
+        yield s
+
+
+@pytest.fixture
+def impatient() -> Iterator[RealServer]:
+    """A server of its own, so that the others' bodies may come when they like."""
+    gate = Gate()
+    config = ServerConfig(body_timeout_s=0.3, drain_timeout_s=0.1)
+    with RealServer(make_runner(nearby, gate), gate, SchedulerConfig(), config).running() as s:
         yield s
 
 
@@ -124,8 +131,8 @@ def test_broken_http_behind_a_stream_does_not_get_into_it(server: RealServer) ->
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_J_8_body_that_never_comes_to_its_end(server: RealServer) -> None:
-    with server.connect() as connection:
+def test_J_8_body_that_never_comes_to_its_end(impatient: RealServer) -> None:
+    with impatient.connect() as connection:
         connection.sendall(HEAD + b"content-length: %d\r\n\r\n" % (len(BODY) + 1) + BODY)
         status, headers, body = read_answer(connection)
         assert status == 408

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from anllm.cli.main import COMMANDS
-from e2e.servers import COMMAND, RunningServer, environment, free_port
+from e2e.servers import COMMAND, RunningServer, environment, reserved_port
 
 pytestmark = pytest.mark.real_model
 
@@ -28,12 +28,16 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = str(free_port())
+        port, self._reserved = reserved_port()
+        self.port = str(port)
         self._outputs: dict[str, str] = {}
         program = folder / "bin" / "anllm"
         program.parent.mkdir()
         program.write_text(f'#!/bin/sh\nexec {shlex.join([*COMMAND[:2], COMMAND[2].replace("main()", CALL)])} "$@"\n')
         program.chmod(0o755)
+
+    def close(self) -> None:
+        self._reserved.close()
 
     def once(self, command: str) -> str:
         """Its output; a second call gives that of the first."""
@@ -60,8 +64,10 @@ CALL = "main(prog_name='anllm')"
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    return Shell(tmp_path_factory.mktemp("shell"))
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    made = Shell(tmp_path_factory.mktemp("shell"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import httpx
 
-from processes import end
+from processes import children, end, resident_bytes
 
-START_S = 60.0  # a model loads in a few seconds; the rest is for busy machines
+START_S = 100.0  # a model loads in a few seconds; the rest is for busy machines
 COMMAND = [sys.executable, "-c", "from anllm.cli import main; main()"]
 
 
@@ -28,14 +28,18 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+def reserved_port() -> tuple[int, socket.socket]:
+    """A free port, and what keeps it from everybody but a server that listens on it, until it is closed."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("127.0.0.1", 0))
+    port: int = found.getsockname()[1]
+    if sys.platform != "linux":  # elsewhere it would keep it from the server too
+        found.close()
+    return port, found
 
 
-def run_command(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, timeout_s: float = START_S) -> subprocess.CompletedProcess[str]:
     """`anllm ARGUMENTS`, to its end."""
     return subprocess.run(
         [*COMMAND, *arguments], env=environment(), capture_output=True, text=True, check=False, timeout=timeout_s
@@ -55,7 +59,11 @@ class RunningServer:
     ) -> None:
         """folder: where its output goes. variables: of its environment, besides this process's. program: in place of
         `anllm serve`. port: that the arguments name otherwise; None takes a free one."""
-        self.port = port or free_port()
+        self._reserved = None
+        if port is None:
+            self.port, self._reserved = reserved_port()
+        else:
+            self.port = port
         self.url = f"http://127.0.0.1:{self.port}"
         self._stdout, self._stderr = folder / "stdout", folder / "stderr"
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
@@ -94,10 +102,13 @@ class RunningServer:
 
     def children(self) -> dict[int, str]:
         """Its processes, by their ids: what they were called with."""
-        command = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
-        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        rows = [line.split(None, 2) for line in listing.splitlines()]
-        return {int(pid): words for pid, parent, words in rows if int(parent) == self.process.pid}
+        return children(self.process.pid)
+
+    def used_bytes(self) -> tuple[int, int]:
+        """Resident memory of the API process, and of the engine without what MLX keeps of freed arrays, which has a
+        bound of its own that it comes to slowly. From /proc, so on Linux alone."""
+        kept = self.get("/v1/status").json()["memory"]["cached_bytes"]
+        return resident_bytes(self.process.pid), resident_bytes(self.engine_pid()) - kept
 
     def engine_pid(self) -> int:
         """The child that has the model."""
@@ -111,6 +122,8 @@ class RunningServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         end(self.process)
+        if self._reserved is not None:
+            self._reserved.close()
 
 
 class Stream(threading.Thread):

@@ -18,6 +18,8 @@ import pytest
 
 from e2e.reference import model_folder
 from e2e.servers import RunningServer, Stream, environment, run_command
+from processes import is_alive
+from serving import PATIENCE_S
 
 pytestmark = [pytest.mark.real_model, pytest.mark.mlx, pytest.mark.timeout(300)]
 
@@ -46,15 +48,7 @@ def completion(server: RunningServer) -> httpx.Response:
     return httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=60)
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 15) -> None:
+def wait_until(holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline
@@ -79,7 +73,7 @@ def refusal(*arguments: str) -> str:
 def test_J_5_a_port_in_use_is_told_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_command("serve", "--port", str(port), timeout_s=15)
+        done = run_command("serve", "--port", str(port))
     assert done.returncode == 1
     assert done.stderr == f"Error: Can't listen on 127.0.0.1 port {port}: Address already in use.\n"
     assert done.stdout == ""
@@ -140,7 +134,7 @@ def test_an_engine_that_is_killed_comes_back(tiny_folder: Path, tmp_path: Path) 
         engine = server.engine_pid()
         os.kill(engine, signal.SIGKILL)
         server.wait_for(503)
-        stream.join(30)
+        stream.join(PATIENCE_S)
         assert not stream.is_alive()
         assert stream.error is not None
         assert stream.error["type"] == "server_error"
@@ -161,9 +155,9 @@ def test_C207_J_4_sigterm_lets_short_streams_finish_and_tells_long_ones(tiny_fol
         assert short.started.wait(60)
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: server.status("/health") in (0, 503))
-        assert server.process.wait(25) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         for stream in (long, short):
-            stream.join(10)
+            stream.join(PATIENCE_S)
             assert not stream.is_alive()
         assert (short.error, short.finish_reason) == (None, "length")
         assert long.error is not None
@@ -201,7 +195,7 @@ def test_J_4_a_second_signal_ends_at_once(tiny_folder: Path, tmp_path: Path) -> 
         server.process.send_signal(signal.SIGINT)
         wait_until(lambda: server.status("/health") in (0, 503))
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(15) == 0
+        assert server.process.wait(30) == 0
         wait_until(lambda: not is_alive(engine))
 
 
@@ -210,7 +204,7 @@ def test_a_server_that_is_killed_leaves_no_engine_behind(tiny_folder: Path, tmp_
         server.wait_for(200)
         engine = server.engine_pid()
         server.process.kill()
-        server.process.wait(10)
+        server.process.wait(PATIENCE_S)
         wait_until(lambda: not is_alive(engine))
 
 
@@ -218,7 +212,7 @@ def test_J_4_sigterm_while_loading_ends_in_peace(tiny_folder: Path, tmp_path: Pa
     with RunningServer(tmp_path, str(tiny_folder)) as server:
         server.wait_for(503)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         assert "Traceback" not in server.log
 
 

@@ -17,7 +17,7 @@ import pytest
 from e2e.crowd import Outcome, crowd, health
 from e2e.servers import RunningServer
 from fake_process import FakeProcess
-from processes import num_descriptors, resident_bytes
+from processes import num_descriptors
 from server_harness import chat_body
 
 MINUTES = os.environ.get("LOAD_MINUTES")
@@ -50,16 +50,9 @@ def p99_s(times_s: list[float]) -> float:
     return sorted(times_s)[int(len(times_s) * 0.99)]
 
 
-def used_bytes(server: RunningServer) -> tuple[int, int]:
-    """Resident memory of the API process, and of the engine without what MLX keeps of freed arrays, which has a bound
-    of its own that it comes to slowly."""
-    kept = server.get("/v1/status").json()["memory"]["cached_bytes"]
-    return resident_bytes(server.process.pid), resident_bytes(server.engine_pid()) - kept
-
-
 def until_back(pid: int, num_before: int) -> None:
     """Descriptors are those of before."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while num_descriptors(pid) > num_before:
         assert time.monotonic() < deadline, f"{num_descriptors(pid)} descriptors, before {num_before}"
         time.sleep(0.1)
@@ -104,11 +97,11 @@ def test_connections_to_a_real_model(tmp_path: Path) -> None:
         warm_up_s = min(60.0, REAL_SECONDS / 2)  # until the prefix cache has filled its memory
         assert not pool.submit(crowd, server.port, NUM_REAL, asked, warm_up_s).result().errors
         pids = (server.process.pid, server.engine_pid())
-        before = [(num_descriptors(pid), used) for pid, used in zip(pids, used_bytes(server), strict=True)]
+        before = [(num_descriptors(pid), used) for pid, used in zip(pids, server.used_bytes(), strict=True)]
         answers = pool.submit(crowd, server.port, NUM_REAL, asked, REAL_SECONDS)
         times_s = pool.submit(health, server.port, REAL_SECONDS).result()
         outcome = answers.result()
-        after = used_bytes(server)
+        after = server.used_bytes()
         grown = [
             f"{bytes_before / 1e6:.1f} -> {now / 1e6:.1f} MB"
             for now, (_, bytes_before) in zip(after, before, strict=True)

@@ -101,7 +101,7 @@ def parent_of(path: Path) -> int | None:
 def test_what_is_wrong_with_files_stops_the_start_before_the_model_is_loaded(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     for flags in (["--api-key-file", missing], ["--ssl-certfile", missing]):
-        done = run_command("serve", str(model_folder()), "--port", "0", *flags, timeout_s=30)
+        done = run_command("serve", str(model_folder()), "--port", "0", *flags)
         assert done.returncode == 1 and done.stdout == ""
         assert f"{missing} can't be read: {os.strerror(2)}" in done.stderr and "Loading" not in done.stderr
 

@@ -13,12 +13,13 @@ import httpx
 import pytest
 
 from e2e.servers import RunningServer
-from processes import resident_bytes
+from exposition import Page
 
 pytestmark = [pytest.mark.real_model, pytest.mark.mlx]
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "45"))
-WARM_UP_SECONDS = 20.0  # until the prefix cache has filled its memory
+WARM_UP_SECONDS = 20.0  # at least
+FULL_S = 300.0  # until the prefix cache has filled its memory, at most
 NUM_CLIENTS = 8
 WORDS = [f"word{i}" for i in range(25)]
 
@@ -67,18 +68,26 @@ class Load:
                 self.num_done += 1
 
 
+def until_the_cache_is_full(server: RunningServer) -> None:
+    """The prefix cache has filled its memory: it gives up rows."""
+    deadline = time.monotonic() + FULL_S
+    while not Page(server.get("/metrics").text)("anllm:prefix_cache_evicted_rows_total"):
+        assert time.monotonic() < deadline, f"no row was given up within {FULL_S:.0f} s"
+        time.sleep(0.5)
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory of processes is read from /proc")
-@pytest.mark.timeout(int(SECONDS + WARM_UP_SECONDS + 180))
+@pytest.mark.timeout(int(SECONDS + WARM_UP_SECONDS + FULL_S + 180))
 def test_resident_memory_is_flat(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--kv-memory", "64M", "--max-model-len", "1024", "--log-level", "warning") as server:
         server.wait_for(200)
-        pids = (server.process.pid, server.engine_pid())
         with Load(server.url) as load:
             time.sleep(WARM_UP_SECONDS)
-            before = [resident_bytes(pid) for pid in pids]
+            until_the_cache_is_full(server)
+            before = server.used_bytes()
             num_before = load.num_done
             time.sleep(SECONDS)
-            after = [resident_bytes(pid) for pid in pids]
+            after = server.used_bytes()
         assert not load.failures
         grown = [f"{b / 1e6:.1f} -> {a / 1e6:.1f} MB" for b, a in zip(before, after, strict=True)]
         print(f"{load.num_done - num_before} requests in {SECONDS:.0f} s; API process, engine: {grown}")  # noqa: T201 - shown with -s

@@ -15,7 +15,7 @@ from anllm.engine.client import EngineClient, EngineState, Event
 from anllm.engine.transport import End, OnFrame, ThreadTransport
 from anllm.errors import ModelError, NotReadyError, QueueFullError
 from anllm.testing import FakeClock, FakeRunner
-from serving import Gate, Reader, eventually, running_client, submit
+from serving import PATIENCE_S, Gate, Reader, eventually, running_client, submit
 from stepping import alone, letters_and_ends, make_request
 
 pytestmark = pytest.mark.anyio
@@ -132,12 +132,12 @@ async def test_a_reader_that_raises_at_the_end_does_not_disturb_others() -> None
 
 
 async def test_after_an_abort_nothing_comes_and_the_slot_is_free() -> None:
-    gate = Gate()
+    gate = Gate(shuts_after=20)
     runner = FakeRunner(before_run=gate)
     async with running_client(runner, SchedulerConfig(max_num_seqs=1)) as client:
         reader = submit(client, make_request(0, max_tokens=4000))
         await reader.until(lambda: reader.tokens)
-        gate.shut()
+        await eventually(lambda: not gate.is_open)
         client.abort([0])
         num_tokens = len(reader.tokens[0])
         other = submit(client, make_request(1))
@@ -182,7 +182,7 @@ async def test_while_the_engine_loads_nothing_is_taken() -> None:
     loads = threading.Event()
 
     def factory() -> FakeRunner:
-        loads.wait(10)
+        loads.wait(PATIENCE_S)
         return FakeRunner()
 
     client = EngineClient(ThreadTransport(factory, SMALL), SMALL)
@@ -257,7 +257,7 @@ async def test_the_client_gives_up_when_the_delays_have_run_out(num_delays: int)
     client = EngineClient(ThreadTransport(factory, config), config, restart_delays_s=(0.0,) * num_delays)
     await client.start()
     reader = submit(client, *(make_request(i) for i in range(4)))
-    await asyncio.wait_for(client.wait_closed(), 10)
+    await asyncio.wait_for(client.wait_closed(), PATIENCE_S)
     assert reader.error(3) == "EngineDeadError"
     assert (client.state, client.num_restarts, next(engines)) == (EngineState.CLOSED, num_delays, num_delays + 1)
     with pytest.raises(NotReadyError, match="closed"):
@@ -301,7 +301,7 @@ async def test_a_progress_display_that_fails_does_not_keep_the_model_from_loadin
         raise BrokenPipeError
 
     client = EngineClient(Reporting(factory, SMALL), SMALL, on_progress=fail)
-    await asyncio.wait_for(client.start(), 10)
+    await asyncio.wait_for(client.start(), PATIENCE_S)
     await client.close()
 
 
@@ -312,7 +312,7 @@ async def test_a_transport_that_raises_is_an_engine_that_ended() -> None:
 
     client = EngineClient(Broken(FakeRunner, SMALL), SMALL)
     with pytest.raises(ModelError):
-        await asyncio.wait_for(client.start(), 10)
+        await asyncio.wait_for(client.start(), PATIENCE_S)
 
 
 async def test_close_does_not_wait_for_the_next_restart() -> None:
@@ -320,7 +320,7 @@ async def test_close_does_not_wait_for_the_next_restart() -> None:
     async with running_client(factory, SchedulerConfig(max_num_seqs=1), restart_delays_s=(600.0,)) as client:
         await submit(client, *(make_request(i) for i in range(3))).end(range(3))
         await eventually(lambda: client.state is EngineState.RESTARTING)
-        await asyncio.wait_for(client.close(), 5)
+        await asyncio.wait_for(client.close(), PATIENCE_S)
 
 
 async def test_close_fails_what_is_open() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -179,9 +178,7 @@ def test_while_a_grammar_is_compiled_others_run_and_it_can_be_aborted() -> None:
     for _ in range(10):
         run.loop.step()
     assert len(run.tokens[1]) == 3
-    started = time.perf_counter()
     assert run.loop.step()  # an idle loop waits a moment, and does not end
-    assert time.perf_counter() - started < 1
     run.loop.take([Abort((0,))])
     assert not run.loop.step()
     assert 0 not in run.ends

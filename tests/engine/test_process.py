@@ -25,12 +25,12 @@ from anllm.engine.transport import End, decode
 from anllm.errors import DeadlyRequestError, ModelError
 from anllm.testing import FakeRunner
 from fake_worker import HANGING_TOKEN, LETHAL_TOKEN
+from processes import is_alive
 from serving import PATIENCE_S, Reader, eventually, submit
 from stepping import alone, make_request
 
 pytestmark = pytest.mark.anyio
 TESTS = Path(__file__).parents[1]
-END_S = 5.0  # a child without a parent is gone by then
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +56,8 @@ async def running(mode: str = "plain", **settings: object) -> AsyncIterator[tupl
         assert transport.pid is None
 
 
-def is_alive(pid: int) -> bool:
-    """A process that has ended but was not waited for counts as gone."""
-    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(shown.strip()) and not shown.startswith("Z")
-
-
 def until_gone(pid: int) -> None:
-    deadline = time.monotonic() + END_S
+    deadline = time.monotonic() + PATIENCE_S
     while is_alive(pid):
         assert time.monotonic() < deadline, "it lives on"
         time.sleep(0.02)
@@ -239,7 +233,7 @@ def test_a_child_ends_when_the_parents_pipe_closes(is_ready: bool) -> None:
         while is_ready and not isinstance(decode(socket.recv()), EngineInfo):
             pass
         child.stdin.close()
-        assert child.wait(END_S) == 0
+        assert child.wait(PATIENCE_S) == 0
         socket.close(linger=0)
 
 

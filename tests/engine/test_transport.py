@@ -29,6 +29,7 @@ from anllm.core.request import FinishReason, Request, SamplingParams
 from anllm.engine.transport import End, Frame, ThreadTransport, decode, encode, take_all
 from anllm.errors import ModelError
 from anllm.testing import FakeRunner
+from serving import PATIENCE_S
 from stepping import alone, make_request
 
 REQUEST = Request(
@@ -107,7 +108,7 @@ class Run:
         self.threads.add(threading.get_ident())
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.frames) < count:
                 await asyncio.sleep(0.001)
 

@@ -507,9 +507,16 @@ def test_the_official_client_retries_a_full_queue_until_there_is_room(start: Sta
     for holder in holders:
         holder.sendall(raw_request(COMP, comp_body(max_tokens=2)))
     server.until(lambda: server.client.num_open == 2)
-    threading.Timer(0.3, server.gate.open).start()
+
+    def open_after_a_refusal() -> None:
+        server.until(lambda: server.recorder.rejections.total())
+        server.gate.open()
+
+    opening = threading.Thread(target=open_after_a_refusal)
+    opening.start()
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=3) as client:
         body = comp_body(prompt="late", max_tokens=5)
         assert client.completions.create(**body).choices[0].text == text_alone(body, nearby)[0]
+    opening.join()
     for holder in holders:
         holder.close()

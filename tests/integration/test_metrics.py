@@ -137,10 +137,13 @@ async def test_a_client_that_leaves_while_nobody_else_runs_leaves_zeros() -> Non
 
 
 async def test_preemptions_are_counted() -> None:
-    runner = make_runner(nearby, kv_budget_tokens=8192)
-    async with in_process(runner) as server:
-        answers = await asyncio.gather(*(server.comp(prompt=f"{i}" * 3000, max_tokens=1500) for i in range(3)))
-        assert all(answer.status_code == 200 for answer in answers)
+    gate = Gate()
+    async with in_process(make_runner(nearby, gate, kv_budget_tokens=8192)) as server:
+        gate.shut()
+        asking = [asyncio.create_task(server.comp(prompt=f"{i}" * 3000, max_tokens=1500)) for i in range(3)]
+        await eventually(lambda: server.client.num_open == 3)
+        gate.open()
+        assert all(answer.status_code == 200 for answer in await asyncio.gather(*asking))
         found = await page(server)
         assert found("vllm:num_preemptions_total") >= 1
         assert found("vllm:prompt_tokens_total") == 9000, "a prompt counts once, however often it is computed"

@@ -27,7 +27,7 @@ WEB_BUNDLE = ROOT / "src" / "anllm" / "server" / "webui" / "dist"
 def dist(tmp_path_factory) -> Path:
     """A folder with the wheel and the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=100)
     return folder
 
 

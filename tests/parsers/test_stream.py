@@ -184,14 +184,14 @@ BEGINNINGS = {
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_huge_and_deep_answers_take_linear_time(name: str) -> None:
     """Ten times the seconds that they take; quadratic work takes more."""
-    started = time.monotonic()
+    started_s = time.process_time()
     for text in DEEP.values():
         for beginning in ("", BEGINNINGS[name]):
             parser = make_parser(name)
             read(parser, [beginning + text])
             parser = make_parser(name)
             read(parser, [beginning, *(text[start : start + 40] for start in range(0, len(text), 40))])
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started_s < 30
 
 
 def test_neighbours_are_joined() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from anllm.config import SecurityConfig, ServerConfig
 from server_harness import Server, assert_error, chat_body
+from serving import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
@@ -117,7 +118,7 @@ async def test_a_body_is_not_read_without_a_key(guarded: Server) -> None:
             num_chunks += 1
             yield b"x" * 1000
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         response = await guarded.http.post(CHAT, content=endless(), headers=JSON)
     assert response.status_code == 401 and num_chunks == 0
 

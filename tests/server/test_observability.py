@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 
@@ -12,6 +11,7 @@ from anllm.core.events import EngineFigures, EngineInfo, MemoryUse, StepEvents
 from anllm.engine.client import EngineState
 from anllm.logs import Fields, JsonFormatter
 from anllm.server.answer_schemas import Status
+from anllm.testing import FakeClock
 from exposition import Page
 from server_harness import ANSWER, MODEL, Server, chat_body, comp_body
 
@@ -242,10 +242,13 @@ async def test_openmetrics_for_who_asks_for_it(server: Server) -> None:
 
 
 async def test_status_lists_what_is_open_without_texts(server: Server) -> None:
+    clock = FakeClock(server.service.recorder.now_s)
+    server.service.recorder._clock = server.service.recorder.recent._clock = clock
     server.client.is_manual = True
     call = server.open("/v1/chat/completions", chat_body(n=2, messages=[{"role": "user", "content": "SECRET"}]))
     await call.until(lambda: len(server.client.open_ids) == 2)
     first, second = server.client.open_ids
+    clock.advance(0.5)
     server.client.start(first, 3)
     server.client.emit(first, "SECRET")
     response = await server.http.get("/v1/status")
@@ -264,7 +267,7 @@ async def test_status_lists_what_is_open_without_texts(server: Server) -> None:
     assert (told["rows"], told["queue"]) == ([], {"requests": 0, "running": 0, "waiting": 0})
     assert told["last_minute"]["finished"] == 2
     assert told["last_minute"]["output_tokens_per_s"] == 6
-    assert told["last_minute"]["ttft_ms"]["p50"] > 0
+    assert told["last_minute"]["ttft_ms"]["p50"] == pytest.approx(500, rel=0.03)
     assert told["last_minute"]["itl_ms"] == {"p50": None, "p95": None, "p99": None}
 
 
@@ -317,7 +320,7 @@ async def test_a_slow_reader_is_open_until_it_has_all(server: Server) -> None:
     call = server.open("/v1/chat/completions", chat_body(stream=True))
     call.is_reading.clear()
     await call.until(lambda: server.client.requests and not server.client.num_open)
-    await asyncio.sleep(0.01)
+    await call.until(lambda: server.service.recorder.ends["stop"])
     found = await page(server)
     assert found("vllm:request_success_total", finished_reason="stop") == 1
     assert (found("anllm:requests_open"), found("vllm:num_requests_running")) == (1, 0)

@@ -50,9 +50,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(b"{}", self.server.status, {"X-Error-Code": self.server.error_code})
         elif path.startswith(f"/{NAME}/resolve/"):
             name = path.rpartition("/")[2]
-            self._answer(files[name], 200, {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT})
             if self.command == "GET":
                 self.server.downloaded.append(name)
+            self._answer(files[name], 200, {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT})
         elif "/tree/" in path:
             tree = [{"type": "file", "path": n, "size": len(d), "oid": n} for n, d in files.items()]
             self._answer(json.dumps(tree).encode(), 200, {})

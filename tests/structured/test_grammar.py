@@ -180,6 +180,6 @@ HUGE = 300_000
     ],
 )
 def test_a_huge_text_takes_no_time_to_make(make: Callable[[], GrammarSource]) -> None:
-    started = time.monotonic()
+    started_s = time.process_time()
     make()
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started_s < 5  # quadratic would take hours

@@ -58,6 +58,6 @@ def test_a_hostile_schema_takes_no_time() -> None:
     wide = {"type": "object", "properties": {name: {"enum": names[:90]} for name in names[:100]}, "required": names}
     unions = [{"oneOf": [{"$ref": "#/$defs/wide"}, {"$ref": "#/$defs/cat"}] * 20} for _ in range(1_000)]
     schema = {"$defs": {**DEFS, "wide": wide}, "items": unions}
-    started = time.monotonic()
+    started_s = time.process_time()
     with_disjoint_one_of(schema)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started_s < 2

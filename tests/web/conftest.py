@@ -3,12 +3,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from web.browser import chromium
 from web.scripted import ChatServer
 
-PATIENCE_MS = 15_000
+PATIENCE_MS = 30_000  # for what takes a moment, on a machine that has much else to do
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")

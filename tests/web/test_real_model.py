@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 from e2e.reference import model_folder
 from e2e.servers import RunningServer
 from web.acting import ask, open_settings
+from web.conftest import PATIENCE_MS
 
 
 @pytest.fixture(scope="module")
@@ -37,5 +38,5 @@ def test_a_chat_begun_while_the_model_loads(browser: Browser, real: RunningServe
         page.reload()
         expect(page.get_by_role("article", name="Answer").first).to_contain_text("Paris")
     finally:
-        expect.set_options(timeout=5_000)
+        expect.set_options(timeout=PATIENCE_MS)
         page.close()
