@@ -56,6 +56,13 @@ class SlowFusedKernels(SlowRaggedKernels):
     writes_in_place = False
     resize_bytes = 0
 
+    def attend_rotated(
+        self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation, *, scale: float
+    ) -> tuple[mx.array, mx.array]:
+        """See FusedKernels."""
+        q, written = self.write_rotated(projected, layer, rows, rotation)
+        return self.ragged(q, layer, rows, scale=scale, sinks=None), written
+
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation
     ) -> tuple[mx.array, mx.array]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
@@ -13,10 +15,13 @@ from anllm.config import Execution
 from anllm.runner.attention import StockKernels
 from anllm.runner.backends import cpu
 from anllm.runner.backends.cpu import CpuBackend
-from anllm.runner.backends.cpu_attention import NativeKernels, attends_right
+from anllm.runner.backends.cpu_attention import NativeKernels, attends_right, turns_right
+from anllm.runner.backends.cpu_layers import NativeRMSNorm, quicken_norms
+from anllm.runner.backends.cpu_weights import pack_weights
 from anllm.runner.blas import Blas, load_blas
 from anllm.runner.contract import choose_forward
 from anllm.runner.flattened import FlattenedForward
+from anllm.runner.fusion import FusedAttention, FusedKernels, FusedMLP, HeadNorm, Rotation, RotationShape
 from anllm.runner.kv_store import LayerShape, LayerSlabs
 from anllm.runner.native_library import NativeLibrary
 from anllm.runner.ragged import RaggedKernels, RaggedRows
@@ -24,6 +29,7 @@ from anllm.scheduler import scheduler as scheduler_module
 from runner.attention_reference import Case, attend
 from runner.families import FAMILIES, VOCAB, WINDOW, Family, build
 from runner.greedy import check_greedy, random_tokens, run_greedy
+from runner.ragged import SlowFusedKernels
 
 pytestmark = pytest.mark.mlx
 
@@ -106,6 +112,58 @@ def test_heads_that_it_cant_take_are_refused(native: NativeLibrary, heads: int, 
         NativeKernels(native, StockKernels()).ragged(q.astype(mx.float16), layer, rows, scale=1.0, sinks=None)
 
 
+ROTATIONS = [
+    RotationShape(6, 2, 64, num_pairs, is_traditional, has_norm)
+    for num_pairs, is_traditional, has_norm in itertools.product((32, 20), (False, True), (False, True))
+]
+
+
+@pytest.mark.parametrize("shape", ROTATIONS, ids=str)
+def test_norms_and_positions_of_queries_and_keys(native: NativeLibrary, shape: RotationShape) -> None:
+    case = Case(6, 2, 64, 64)
+    mine, theirs = case.step(), case.step()
+    projected = mx.concatenate([mx.array(part.reshape(len(part), 1, -1)) for part in (mine.q, mine.k, mine.v)], axis=-1)
+    frequencies = 10000.0 ** (-mx.arange(shape.num_pairs) / shape.num_pairs)
+    weights = [mx.random.normal((64,)) for _ in range(2)]
+    rotation = Rotation(shape, frequencies, HeadNorm(*weights, 1e-3) if shape.has_norm else None)
+    kernels = NativeKernels(native, StockKernels())
+    assert isinstance(kernels, FusedKernels)
+    found, written = kernels.attend_rotated(projected, mine.layer, mine.rows, rotation, scale=case.scale)
+    mx.eval(written)
+    expected, _ = SlowFusedKernels().attend_rotated(projected, theirs.layer, theirs.rows, rotation, scale=case.scale)
+    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-4)
+    for capacity in mine.capacities:
+        for kind in ("keys", "values"):
+            ours, others = (np.array(getattr(step.layer, kind)(capacity)) for step in (mine, theirs))
+            np.testing.assert_allclose(ours, others, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 24), (40, 1536), (700, 64), (5, 7)])
+def test_swiglu_and_norms_are_those_of_mlx(native: NativeLibrary, rows: int, width: int) -> None:
+    projected = 20 * mx.random.normal((rows, 1, 2 * width))
+    gate, up = mx.split(projected, 2, axis=-1)
+    found = NativeKernels(native, StockKernels()).swiglu(projected)
+    np.testing.assert_allclose(np.array(found), np.array(nn.silu(gate) * up), rtol=1e-5, atol=1e-6)
+    norm = nn.RMSNorm(width, eps=1e-3)
+    norm.weight = mx.random.normal((width,))
+    expected, names = norm(gate), set(norm.parameters())
+    half = norm(gate.astype(mx.bfloat16))
+    quicken_norms(norm, native)
+    assert isinstance(norm, NativeRMSNorm)
+    np.testing.assert_allclose(np.array(norm(gate)), np.array(expected), atol=1e-5)
+    assert mx.array_equal(norm(gate.astype(mx.bfloat16)), half)
+    assert set(norm.parameters()) == names
+
+
+def test_swiglu_of_gates_of_any_size(native: NativeLibrary) -> None:
+    gate = mx.concatenate([mx.linspace(-30, 30, 6001), mx.array([-1e30, -1e6, -88, -1e-6, 0, 1e-6, 88, 1e6, 1e30])])
+    exact = np.array(gate, np.float64) / (1 + np.exp(-np.array(gate, np.float64).clip(-700)))
+    found = NativeKernels(native, StockKernels()).swiglu(mx.concatenate([gate, mx.ones_like(gate)])[None])
+    np.testing.assert_allclose(np.array(found)[0], exact, rtol=5e-7, atol=1e-36)
+    none = NativeKernels(native, StockKernels()).swiglu(mx.array([[float("nan"), 1.0]]))
+    assert np.isnan(none.item())
+
+
 FLATTENED = [f for f in FAMILIES if f.execution == "flattened"]
 UNFIT = {"minicpm3"}  # whose heads are no whole vectors
 
@@ -117,6 +175,8 @@ def test_greedy_tokens_are_the_models_own(
     """Prompts in pieces, rows that outgrow their size class, and steps that sample nothing, whose K/V counts too."""
     monkeypatch.setattr(scheduler_module, "HEADROOM_TOKENS", 1)
     model = build(family)
+    pack_weights(model, native)
+    quicken_norms(model, native)
     chosen = choose_forward(model, NativeKernels(native, StockKernels()), Execution.AUTO, VOCAB)
     assert isinstance(chosen.forward, FlattenedForward)
     assert chosen.forward.is_ragged == (family.name not in UNFIT)
@@ -127,11 +187,26 @@ def test_greedy_tokens_are_the_models_own(
     assert sum(check_greedy(model, prompt, run.tokens[i]) for i, prompt in enumerate(prompts)) <= 2
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_greedy_tokens_of_fused_layers_are_the_models_own(native: NativeLibrary, name: str) -> None:
+    wide = {"num_key_value_heads": 4, "tie_word_embeddings": True}  # whole panels, also of keys
+    model, own = (build(Family(name, "flattened", wide)) for _ in range(2))
+    pack_weights(model, native)
+    quicken_norms(model, native)
+    chosen = choose_forward(model, NativeKernels(native, StockKernels()), Execution.AUTO, VOCAB)
+    fused = [part for part in model.modules() if isinstance(part, FusedAttention | FusedMLP)]
+    assert len(fused) == 8, "attention and MLP of four layers"
+    prompts = [random_tokens(length, seed=length) for length in (1, 40, 250, 77)]
+    run = run_greedy(chosen, prompts, max_tokens=12)
+    assert sum(check_greedy(own, prompt, run.tokens[i]) for i, prompt in enumerate(prompts)) <= 2
+
+
 def test_a_library_that_attends_right_is_taken_and_another_is_not(
     native: NativeLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cpu, "tune", lambda blas, multiply: "")
     assert attends_right(NativeKernels(native, StockKernels()))
+    assert turns_right(NativeKernels(native, StockKernels()))
     assert isinstance(CpuBackend(Blas("", None, native)).kernels, NativeKernels)
     assert not isinstance(CpuBackend(Blas("")).kernels, NativeKernels)
 

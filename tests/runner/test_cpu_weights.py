@@ -16,6 +16,7 @@ from anllm.runner.backends import cpu
 from anllm.runner.backends.cpu import CpuBackend, bytes_as_float32
 from anllm.runner.backends.cpu_weights import PackedEmbedding, PackedLinear, pack_weights, transpose_linears
 from anllm.runner.blas import Blas, load_blas
+from anllm.runner.fusion import MergeableLinear, merge
 from anllm.runner.model import weights_form
 from anllm.runner.native_library import NativeLibrary
 from runner.families import FAMILIES, Family, build, tiny
@@ -103,6 +104,33 @@ def test_biases_shapes_and_layouts_of_what_comes_in(native: NativeLibrary, outpu
         assert found.dtype == mx.float32
         assert found.shape == expected.shape
         np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_several_layers_become_one_product(native: NativeLibrary, bias: bool) -> None:
+    kinds = (mx.float32, mx.bfloat16, mx.float16)
+    parts: list[nn.Module] = [plain(160, (i + 1) * native.panel, kind, bias=bias) for i, kind in enumerate(kinds)]
+    if not bias:
+        parts.append(quantized(160, native.panel, 4, 32))
+    for part in parts:
+        pack_weights(part, native)
+    assert isinstance(parts[0], MergeableLinear)
+    assert parts[0].can_merge(parts)
+    several = merge(parts)
+    assert set(several.parameters()) == ({"bias"} if bias else set()), "nothing is there twice"
+    x = mx.random.normal((7, 1, 160))
+    assert mx.array_equal(several(x), mx.concatenate([part(x) for part in parts], axis=-1))
+    del parts
+    assert several(x).shape[-1] % native.panel == 0, "their memory is kept"
+
+
+def test_layers_that_can_not_become_one_say_so(native: NativeLibrary) -> None:
+    whole, part = plain(160, native.panel, mx.float32), plain(160, native.panel - 1, mx.float32)
+    narrow, biased = plain(96, native.panel, mx.float32), plain(160, native.panel, mx.float32, bias=True)
+    for layer in (whole, part, narrow, biased):
+        pack_weights(layer, native)
+    assert isinstance(whole, PackedLinear)
+    assert not any(whole.can_merge([whole, other]) for other in (part, narrow, biased))
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "4-bit", "8-bit"])
@@ -219,7 +247,7 @@ def test_packing_that_is_wrong_are_not_used(
     model = tiny()
     backend(monkeypatch, native).prepare(model, Weights.AUTO)
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
-    assert "packed weights are multiplied wrong on this processor" in caplog.text
+    assert "the native library computes wrong on this processor" in caplog.text
 
 
 def test_transposed_weights_are_the_same_weights_laid_out_by_columns() -> None:

@@ -25,7 +25,7 @@ from anllm.runner.attention import Kernels, hook_attention
 from anllm.runner.compatible import BuildCache, BuildPart, CompatibleForward, StateStore
 from anllm.runner.flattened import FlattenedForward
 from anllm.runner.forward import Forward, Head
-from anllm.runner.fusion import FusedKernels, Fusion, fuse
+from anllm.runner.fusion import FusedKernels, Fusion, RecordableKernels, fuse
 from anllm.runner.kv_store import KVStore, LayerShape
 from anllm.runner.ragged import RaggedKernels
 from anllm.runner.sequential import SequentialForward
@@ -136,7 +136,7 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
 
     def ragged(is_replayed: bool = False) -> ChosenForward:
         kinds = plain_kinds()
-        if is_replayed and isinstance(kernels, FusedKernels):
+        if is_replayed and isinstance(kernels, RecordableKernels):
             store = KVStore(kinds.shapes, kernels.copy_rows, resize_bytes=kernels.resize_bytes)
         else:
             store = KVStore(kinds.shapes)
@@ -158,7 +158,7 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
     if not isinstance(kernels, RaggedKernels):
         return plain
     ways = [Way("flattened", ragged, is_fused=True), Way("flattened", ragged), *plain]
-    if isinstance(kernels, FusedKernels) and kernels.writes_in_place:
+    if isinstance(kernels, RecordableKernels) and kernels.writes_in_place:
         ways.insert(0, Way("flattened", lambda: ragged(is_replayed=True), is_fused=True, is_replayed=True))
     return ways
 

@@ -66,31 +66,36 @@ class Rotation:
 
 @runtime_checkable
 class FusedKernels(RaggedKernels, Protocol):
-    """What a backend has besides ragged attention, if fusing is to pay there.
+    """What a backend has besides ragged attention, if fusing is to pay there."""
 
-    writes_in_place: write_rotated leaves the slabs the arrays that they are, as replay.py needs it.
-    resize_bytes: see KVStore; where writes_in_place.
+    def attend_rotated(
+        self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation, *, scale: float
+    ) -> tuple[mx.array, mx.array]:
+        """projected: [n, 1, (num_heads + 2 * num_kv_heads) * head_dim], of the tokens in rows: q, k and v.
+
+        Turns q and k, writes k and v into the slots, and attends as ragged() does. Returns that, [n, num_heads, 1,
+        head_dim], and what must be evaluated for the writes to happen. Raises ValueError for heads that the kernel
+        can't take.
+        """
+        ...
+
+    def swiglu(self, projected: mx.array) -> mx.array:
+        """projected: [..., 2 * width], gate and up. silu(gate) * up, [..., width]."""
+        ...
+
+
+@runtime_checkable
+class RecordableKernels(FusedKernels, Protocol):
+    """Those of a backend whose steps can be recorded (replay.py).
+
+    writes_in_place: attend_rotated leaves the slabs the arrays that they are. resize_bytes: see KVStore.
     """
 
     writes_in_place: bool
     resize_bytes: int
 
-    def write_rotated(
-        self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation
-    ) -> tuple[mx.array, mx.array]:
-        """projected: [n, 1, (num_heads + 2 * num_kv_heads) * head_dim], of the tokens in rows: q, k and v.
-
-        Turns q and k and writes k and v into the slots. Returns q [n, num_heads, 1, head_dim], and what must be
-        evaluated for the writes to happen; a kernel that reads q finds them done.
-        """
-        ...
-
     def copy_rows(self, layer: LayerSlabs, source: Slot, targets: Sequence[Slot], num_tokens: int) -> mx.array:
-        """CopyRows (kv_store.py), where writes_in_place."""
-        ...
-
-    def swiglu(self, projected: mx.array) -> mx.array:
-        """projected: [..., 2 * width], gate and up. silu(gate) * up, [..., width]."""
+        """CopyRows (kv_store.py)."""
         ...
 
 
@@ -111,8 +116,9 @@ class FusedAttention(nn.Module):
         rows = cache.layout.ragged_rows if isinstance(cache, FlatCache) else None
         if rows is None:
             return self.stock(x, mask, cache)
-        q, cache.layout.written = self._kernels.write_rotated(self.qkv_proj(x), cache.layer, rows, self._rotation)
-        out = self._kernels.ragged(q, cache.layer, rows, scale=self._scale, sinks=None)
+        out, cache.layout.written = self._kernels.attend_rotated(
+            self.qkv_proj(x), cache.layer, rows, self._rotation, scale=self._scale
+        )
         return self.o_proj(out.reshape(x.shape[0], 1, -1))
 
 
@@ -185,7 +191,7 @@ def find_rotation(attention: Any) -> Rotation | None:
     norm = None
     if has_norms:
         q_norm, k_norm = attention.q_norm, attention.k_norm
-        if type(q_norm) is not nn.RMSNorm or type(k_norm) is not nn.RMSNorm or q_norm.eps != k_norm.eps:
+        if not all(isinstance(norm, nn.RMSNorm) for norm in (q_norm, k_norm)) or q_norm.eps != k_norm.eps:
             return None
         norm = HeadNorm(q_norm.weight, k_norm.weight, q_norm.eps)
     num_heads, num_kv_heads = attention.n_heads, attention.n_kv_heads
@@ -200,7 +206,7 @@ def find_rotation(attention: Any) -> Rotation | None:
 
 def _frequencies(rope: Any) -> mx.array | None:
     """Radians for each position, float32 [dims / 2]; None for a kind of rotary embedding that does more than that."""
-    if type(rope) is nn.RoPE:
+    if isinstance(rope, nn.RoPE):  # or a backend's own, which computes the same
         half = rope.dims // 2
         return mx.array((rope.scale * rope.base ** (-np.arange(half) / half)).astype(np.float32))
     if type(rope) is Llama3RoPE:
@@ -237,6 +243,15 @@ def _plain(value: Any) -> Any:
 # -- merging -----------------------------------------------------------------------------------------------------------
 
 
+@runtime_checkable
+class MergeableLinear(Protocol):
+    """A backend's own linear layer, which knows how several of it become one."""
+
+    def can_merge(self, parts: list[Any]) -> bool: ...
+
+    def merge(self, parts: list[Any]) -> Any: ...
+
+
 def _height(linear: Any) -> int:
     return int(linear.weight.shape[0])
 
@@ -244,6 +259,8 @@ def _height(linear: Any) -> int:
 def _can_merge(module: nn.Module, names: tuple[str, ...]) -> bool:
     """Whether these children are linear layers of one form: width, type, quantisation, bias."""
     parts: list[Any] = [module.get(name) for name in names]
+    if all(isinstance(part, MergeableLinear) for part in parts):
+        return bool(parts[0].can_merge(parts))
     if any(type(part) not in (nn.Linear, nn.QuantizedLinear) or type(part) is not type(parts[0]) for part in parts):
         return False
     return len({_form(part) for part in parts}) == 1
@@ -257,6 +274,8 @@ def _form(linear: Any) -> tuple[Any, ...]:
 
 def merge(parts: list[Any]) -> Any:
     """One linear layer that computes all of `parts`, one behind the other; they must be of one form (_can_merge)."""
+    if isinstance(parts[0], MergeableLinear):
+        return parts[0].merge(parts)
     merged = copy.copy(parts[0])
     ends = np.cumsum([_height(part) for part in parts]).tolist()
     for name in _arrays(merged):

@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 COMPILERS = ("cc", "gcc", "clang")
 SOURCES = Path(__file__).with_name("native")
-FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-pthread")
+FLAGS = ("-O3", "-std=gnu11", "-fno-math-errno", "-shared", "-fPIC", "-pthread")
+LIBRARIES = ("-lm",)
 NATIVE = "-march=native"
 PROCESSOR_KEYS = ("flags", "features", "model name", "cpu part")  # of /proc/cpuinfo
 
@@ -77,7 +78,7 @@ def build_library(cache_folder: Path) -> Path | None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder, "native.so")
         for native in ([NATIVE], []):  # not every compiler knows every processor
-            command: list[str | Path] = [compiler, *FLAGS, *native, "-o", built, SOURCES / "library.c"]
+            command: list[str | Path] = [compiler, *FLAGS, *native, "-o", built, SOURCES / "library.c", *LIBRARIES]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 os.replace(built, target)

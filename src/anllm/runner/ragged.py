@@ -13,7 +13,8 @@ from anllm.runner.kv_store import LayerSlabs
 class RaggedRows:
     """Where tokens of a step stand and how far they see: each sees its slot up to its own position.
 
-    table: int32 [n, 4], of each token its size class (an index into capacities), slot, position and capacity.
+    table: int32 [n, 4], of each token its size class (an index into capacities), slot, position and capacity;
+    host_table: the same for the host.
     longest: no less than any position + 1.
     """
 
@@ -23,10 +24,10 @@ class RaggedRows:
         self.capacities: tuple[int, ...] = tuple(classes.tolist())
         self.longest = int(positions.max()) + 1
         self.size = len(slots)
-        self._places = np.stack([index, slots, positions, capacities], axis=1).astype(np.int32)
+        self.host_table = np.stack([index, slots, positions, capacities], axis=1).astype(np.int32)
         self._groups: dict[int, mx.array] = {}
         self._host_groups: dict[int, np.ndarray] = {}
-        self.table = mx.array(self._places)
+        self.table = mx.array(self.host_table)
 
     def groups(self, most: int) -> mx.array:
         """int32 [m, 6]: runs of at most so many tokens of one sequence. Of each the table's row of its first token,
@@ -44,11 +45,11 @@ class RaggedRows:
     def _grouped(self, most: int) -> np.ndarray:
         tokens = np.arange(self.size)
         follows = np.zeros(self.size, bool)  # the token before it, in the same slot
-        follows[1:] = (np.diff(self._places, axis=0) == (0, 0, 1, 0)).all(axis=1)
+        follows[1:] = (np.diff(self.host_table, axis=0) == (0, 0, 1, 0)).all(axis=1)
         run_starts = np.maximum.accumulate(np.where(follows, 0, tokens))
         firsts = np.flatnonzero((tokens - run_starts) % most == 0)
         counts = np.diff(np.append(firsts, self.size))
-        return np.concatenate([self._places[firsts], np.stack([firsts, counts], axis=1)], axis=1).astype(np.int32)
+        return np.concatenate([self.host_table[firsts], np.stack([firsts, counts], axis=1)], axis=1).astype(np.int32)
 
 
 @runtime_checkable

@@ -17,9 +17,9 @@ from mlx_lm.utils import dequantize_model
 from anllm.config import Weights
 from anllm.errors import ModelError
 from anllm.runner.attention import Kernels, StockKernels
-from anllm.runner.backends.cpu_attention import NativeKernels, attends_right
+from anllm.runner.backends.cpu_attention import NativeKernels, attends_right, turns_right
 from anllm.runner.backends.cpu_kernels import FastExpKernels
-from anllm.runner.backends.cpu_layers import quicken_layers
+from anllm.runner.backends.cpu_layers import quicken_layers, quicken_norms
 from anllm.runner.backends.cpu_memory import keep_freed_memory
 from anllm.runner.backends.cpu_weights import (
     AFFINE_FORMATS,
@@ -55,8 +55,8 @@ class CpuBackend:
         if not self._can_compile:
             mx.disable_compile()
         self._native = blas.native
-        if blas.native is not None and not packs_right(blas.native):
-            logger.warning("packed weights are multiplied wrong on this processor; weights will be float32 and plain")
+        if blas.native is not None and not (packs_right(blas.native) and norms_right(blas.native)):
+            logger.warning("the native library computes wrong on this processor; weights will be float32 and plain")
             self._native = None
         self.blas = f"{blas.name}, {tune(blas, decode_product(self._native))}"
         self.kernels: Kernels = self._choose_kernels()
@@ -67,7 +67,7 @@ class CpuBackend:
         if self._native is None:
             return plain
         native = NativeKernels(self._native, plain)
-        if attends_right(native):
+        if attends_right(native) and turns_right(native):
             return native
         logger.warning("native attention is wrong on this processor; a slower way is taken")
         return plain
@@ -79,6 +79,8 @@ class CpuBackend:
             pack_weights(model, self._native)
         if self._can_compile:
             quicken_layers(model)
+        if self._native is not None:
+            quicken_norms(model, self._native)
         size = bytes_as_float32(model)
         if size > FLOAT32_SHARE * self.memory_bytes():
             if weights is Weights.DEQUANTIZE:
@@ -173,6 +175,14 @@ def packs_right(native: NativeLibrary) -> bool:
             if not np.allclose(np.array(layer(mx.array(x))), np.einsum("ik,jk->ij", x, weight), atol=1e-3):
                 return False
     return True
+
+
+def norms_right(native: NativeLibrary) -> bool:
+    norm, x = nn.RMSNorm(200), mx.random.normal((33, 200))
+    norm.weight = mx.random.normal((200,))
+    expected = norm(x)
+    quicken_norms(norm, native)
+    return bool(mx.allclose(norm(x), expected, atol=1e-4))
 
 
 def plain_layer(num_inputs: int, num_outputs: int, dtype: mx.Dtype) -> nn.Linear:

@@ -4,22 +4,24 @@ read in place (native/attention.h, which has the form of what it is told)."""
 from __future__ import annotations
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from anllm.runner.attention import Kernels
+from anllm.runner.backends.cpu_native import ATTENTION, SWIGLU, header, matrix
+from anllm.runner.fusion import HeadNorm, Rotation, RotationShape
 from anllm.runner.kv_store import LayerShape, LayerSlabs
 from anllm.runner.native_library import NativeLibrary
 from anllm.runner.ragged import RaggedRows
 
-ATTENTION = 64  # of native/task.h
-HEADER_WORDS = 16
+HEADER_WORDS = 24
 GROUP_QUERIES = (
     48  # rows of a unit: enough for its keys to be turned once, few enough for its sums to stay in the cache
 )
 
 
 class NativeKernels:
-    """Kernels (runner/attention.py), those of `plain`, and RaggedKernels (runner/ragged.py)."""
+    """Kernels (runner/attention.py), those of `plain`; RaggedKernels (runner/ragged.py); FusedKernels (fusion.py)."""
 
     writes_kv = True
     is_compiled = False
@@ -27,6 +29,8 @@ class NativeKernels:
     def __init__(self, native: NativeLibrary, plain: Kernels) -> None:
         self._native = native
         self._plain = plain
+        self._rotations: dict[int, _HostRotation] = {}  # by the identity of what they are of, which they hold
+        self._swiglu: dict[int, mx.array] = {}  # by width
 
     def attend(
         self,
@@ -56,12 +60,40 @@ class NativeKernels:
         if q.dtype != mx.float32:
             raise ValueError(f"native attention takes float32, got {q.dtype}")
         values = None if sinks is None else np.array(sinks.astype(mx.float32))
-        told = mx.array(self.tell(layer, rows, heads, dim, scale=scale, sinks=values, has_kv=kv is not None))
+        told = self.tell(layer, rows, heads, dim, scale=scale, sinks=values, has_kv=kv is not None)
         given = [part.reshape(number, -1) for part in (q, *(kv or ()))]
-        a = given[0] if len(given) == 1 else mx.concatenate(given, axis=1)
-        width = heads * layer.shape.value_dim
-        matrix = mx.as_strided(told.view(mx.float32), (a.shape[1], width), (width, 1), 0)
-        return (a @ matrix).reshape(number, heads, 1, layer.shape.value_dim)
+        return self._call(given[0] if len(given) == 1 else mx.concatenate(given, axis=1), told, heads, layer)
+
+    def attend_rotated(
+        self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation, *, scale: float
+    ) -> tuple[mx.array, mx.array]:
+        """See FusedKernels."""
+        if projected.dtype != mx.float32 or layer.shape.value_dim != rotation.shape.head_dim:
+            raise ValueError(f"native attention takes float32, and values as long as keys, got {projected.dtype}")
+        turn = self._host_rotation(rotation)
+        heads, dim = rotation.shape.num_heads, rotation.shape.head_dim
+        told = self.tell(layer, rows, heads, dim, scale=scale, sinks=None, has_kv=True, turn=turn)
+        out = self._call(projected.reshape(rows.size, -1), told, heads, layer)
+        return out, out
+
+    def swiglu(self, projected: mx.array) -> mx.array:
+        """See FusedKernels."""
+        width = projected.shape[-1] // 2
+        if width not in self._swiglu:
+            told = mx.array(header(self._native, SWIGLU, width))
+            self._swiglu[width] = matrix(told, 2 * width, width)
+        return projected @ self._swiglu[width]
+
+    def _call(self, a: mx.array, told: np.ndarray, heads: int, layer: LayerSlabs) -> mx.array:
+        """a: [n, …]. [n, heads, 1, value_dim]"""
+        dim = layer.shape.value_dim
+        return (a @ matrix(mx.array(told), a.shape[1], heads * dim)).reshape(a.shape[0], heads, 1, dim)
+
+    def _host_rotation(self, rotation: Rotation) -> _HostRotation:
+        key = id(rotation)
+        if key not in self._rotations:
+            self._rotations[key] = _HostRotation(rotation)
+        return self._rotations[key]
 
     def tell(
         self,
@@ -73,6 +105,7 @@ class NativeKernels:
         scale: float,
         sinks: np.ndarray | None,
         has_kv: bool,
+        turn: _HostRotation | None = None,
     ) -> np.ndarray:
         """What the library is told, as native/attention.h has it: uint32. sinks: float32 [heads]. Raises ValueError for
         heads that it can't take."""
@@ -80,14 +113,19 @@ class NativeKernels:
         self._check(heads, shape)
         groups = rows.host_groups(max(GROUP_QUERIES * shape.num_heads // heads, 1))
         addresses = [address for capacity in rows.capacities for address in layer.addresses(capacity)]
-        header = np.zeros(HEADER_WORDS, np.uint32)
-        header[:4] = self._native.magic
-        header[4:9] = (ATTENTION, heads, shape.num_heads, dim, shape.value_dim)
-        header[9:14] = (len(groups), len(rows.capacities), shape.window or 0, has_kv, sinks is not None)
-        header[14:15].view(np.float32)[0] = scale
-        parts = [header, np.array(addresses, np.uint64).view(np.uint32), groups.view(np.uint32).ravel()]
+        words = header(self._native, ATTENTION, heads, shape.num_heads, dim, shape.value_dim, size=HEADER_WORDS)
+        words[9:14] = (len(groups), len(rows.capacities), shape.window or 0, has_kv, sinks is not None)
+        words[14:15].view(np.float32)[0] = scale
+        words[15] = rows.size
+        parts = [words, np.array(addresses, np.uint64).view(np.uint32), groups.view(np.uint32).ravel()]
         if sinks is not None:
             parts.append(sinks.view(np.uint32))
+        if turn is not None:
+            words[16:19] = (turn.num_pairs, turn.is_traditional, turn.norms is not None)
+            if turn.norms is not None:
+                words[19:20].view(np.float32)[0] = turn.eps
+                parts.append(turn.norms)
+            parts.append(turn.turns(rows))
         return np.concatenate(parts)
 
     def _check(self, heads: int, shape: LayerShape) -> None:
@@ -103,6 +141,30 @@ class NativeKernels:
             raise ValueError(f"native attention takes at most {self._native.max_queries} queries to a K/V head")
 
 
+class _HostRotation:
+    """A Rotation as the library is told it."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation  # so that its identity stays its own
+        self._frequencies = np.array(rotation.frequencies.astype(mx.float32))
+        self._rows: RaggedRows | None = None  # whose turns these are
+        self._turns = np.zeros(0, np.uint32)
+        self.num_pairs = rotation.shape.num_pairs
+        self.is_traditional = rotation.shape.is_traditional
+        self.norms: np.ndarray | None = None
+        self.eps = 0.0
+        if (norm := rotation.norm) is not None:
+            weights = [np.array(weight.astype(mx.float32)) for weight in (norm.q_weight, norm.k_weight)]
+            self.norms, self.eps = np.concatenate(weights).view(np.uint32), norm.eps
+
+    def turns(self, rows: RaggedRows) -> np.ndarray:
+        """Cosines and sines of each token: float32 [n, 2, num_pairs], as flat words. Worked out once a step."""
+        if self._rows is not rows:
+            angles = rows.host_table[:, 2, None].astype(np.float32) * self._frequencies  # as rounded as the model's own
+            self._rows, self._turns = rows, np.stack([np.cos(angles), np.sin(angles)], axis=1).view(np.uint32).ravel()
+        return self._turns
+
+
 Place = tuple[int, int, int]  # capacity, slot, position
 PLACES: list[Place] = [
     *((256, 3, position) for position in range(40)),  # a prompt's beginning
@@ -115,17 +177,10 @@ DIM, HEADS, KV_HEADS = 64, 6, 2
 def attends_right(kernels: NativeKernels) -> bool:
     """Whether it is what NumPy finds, over plain and windowed layers; and the K/V is where it belongs."""
     random = np.random.default_rng(0)
-    capacities, slots, positions = np.array(PLACES).T
-    rows = RaggedRows(slots, positions, capacities)
+    rows = _rows()
     for window in (None, 50):
-        layer = LayerSlabs(LayerShape(KV_HEADS, DIM, DIM, mx.float32, window))
-        for capacity in (256, 512):
-            layer.resize(capacity, 4)
-            index = mx.arange(4 * KV_HEADS * capacity)
-            noise = [mx.array(random.standard_normal((index.size, DIM), np.float32)) for _ in range(2)]
-            layer.write(capacity, index, *noise)
-            mx.eval(layer.arrays([capacity]))
-        q, k, v = (random.standard_normal((len(PLACES), n, 1, DIM), np.float32) for n in (HEADS, KV_HEADS, KV_HEADS))
+        layer = _noisy_layer(random, window)
+        q, k, v = (random.standard_normal((rows.size, n, 1, DIM), np.float32) for n in (HEADS, KV_HEADS, KV_HEADS))
         found = np.array(kernels.ragged(mx.array(q), layer, rows, scale=0.1, sinks=None, kv=(mx.array(k), mx.array(v))))
         for i, (capacity, slot, position) in enumerate(PLACES):
             first = 0 if window is None else max(position + 1 - window, 0)
@@ -140,3 +195,46 @@ def attends_right(kernels: NativeKernels) -> bool:
             if not np.allclose(found[i].reshape(expected.shape), expected, atol=1e-4):
                 return False
     return True
+
+
+def turns_right(kernels: NativeKernels) -> bool:
+    """Whether queries and keys, with their norms, are turned as MLX does it, and SwiGLU is its own."""
+    random = np.random.default_rng(0)
+    rows, offset = _rows(), mx.array([position for _, _, position in PLACES])
+    projected = mx.array(random.standard_normal((rows.size, 1, (HEADS + 2 * KV_HEADS) * DIM), np.float32))
+    q, k, v = mx.split(projected.reshape(rows.size, -1, 1, DIM), [HEADS, HEADS + KV_HEADS], axis=1)
+    weights = [mx.array(random.standard_normal(DIM, np.float32)) for _ in range(2)]
+    q, k = (mx.fast.rms_norm(x, weight, 1e-5) for x, weight in zip((q, k), weights, strict=True))
+    for is_traditional in (False, True):
+        pairs = DIM // 4
+        frequencies = mx.array((10000.0 ** (-np.arange(pairs) / pairs)).astype(np.float32))
+        shape = RotationShape(HEADS, KV_HEADS, DIM, pairs, is_traditional, has_norm=True)
+        turned = [
+            mx.fast.rope(x, 2 * pairs, traditional=is_traditional, base=10000.0, scale=1.0, offset=offset)
+            for x in (q, k)
+        ]
+        same = np.random.default_rng(1), np.random.default_rng(1)
+        layer, other = (_noisy_layer(each, None) for each in same)
+        expected = kernels.ragged(turned[0], other, rows, scale=0.1, sinks=None, kv=(turned[1], v))
+        rotation = Rotation(shape, frequencies, HeadNorm(weights[0], weights[1], 1e-5))
+        found, _ = kernels.attend_rotated(projected, layer, rows, rotation, scale=0.1)
+        if not np.allclose(np.array(found), np.array(expected), atol=1e-4):
+            return False
+    gate, up = mx.split(projected, 2, axis=-1)
+    return bool(mx.allclose(kernels.swiglu(projected), nn.silu(gate) * up, atol=1e-5))
+
+
+def _rows() -> RaggedRows:
+    capacities, slots, positions = np.array(PLACES).T
+    return RaggedRows(slots, positions, capacities)
+
+
+def _noisy_layer(random: np.random.Generator, window: int | None) -> LayerSlabs:
+    layer = LayerSlabs(LayerShape(KV_HEADS, DIM, DIM, mx.float32, window))
+    for capacity in (256, 512):
+        layer.resize(capacity, 4)
+        index = mx.arange(4 * KV_HEADS * capacity)
+        noise = [mx.array(random.standard_normal((index.size, DIM), np.float32)) for _ in range(2)]
+        layer.write(capacity, index, *noise)
+        mx.eval(layer.arrays([capacity]))
+    return layer

@@ -12,8 +12,11 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
+from anllm.runner.backends.cpu_native import RMS_NORM, header, matrix
 from anllm.runner.hook import Function, replace_in_models
+from anllm.runner.native_library import NativeLibrary
 
 # Coefficients of tanh as x * above(x^2) / below(x^2), lowest power first, up to the limit, beyond which float32 has
 # only 1: the rational function of Eigen (its Core/MathFunctionsImpl.h).
@@ -101,12 +104,48 @@ class FastRMSNorm(nn.RMSNorm):
         return x * mx.rsqrt((x * x) @ _mean_column(x.shape[-1]) + self.eps) * weight
 
 
+class NativeRMSNorm(nn.RMSNorm):
+    """RMSNorm by the native library (native/layers.h)."""
+
+    native: NativeLibrary
+    told: Told
+
+    def __call__(self, x: mx.array) -> mx.array:
+        weight = self["weight"]
+        if x.dtype != mx.float32 or weight.dtype != mx.float32:
+            return super().__call__(x)
+        return x @ self.told.matrix(self.native, weight, self.eps)
+
+
+class Told:
+    """What the library is told of a norm. No array, so that it is no parameter of the module."""
+
+    def __init__(self) -> None:
+        self._matrix: mx.array | None = None
+
+    def matrix(self, native: NativeLibrary, weight: mx.array, eps: float) -> mx.array:
+        if self._matrix is None:
+            begin = header(native, RMS_NORM, weight.size)
+            begin[6:7].view(np.float32)[0] = eps
+            told = mx.concatenate([mx.array(begin), weight.view(mx.uint32)])
+            self._matrix = matrix(told, weight.size, weight.size)
+        return self._matrix
+
+
 @lru_cache(maxsize=16)
 def _mean_column(width: int) -> mx.array:
     """[width, 1]: a row times this is the row's mean."""
     column = mx.full((width, 1), 1 / width)
     mx.eval(column)
     return column
+
+
+def quicken_norms(model: nn.Module, native: NativeLibrary) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.RMSNorm):
+            module.__class__ = NativeRMSNorm
+            module.native = native
+            module.told = Told()
 
 
 def quicken_layers(model: nn.Module) -> None:

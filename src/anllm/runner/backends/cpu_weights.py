@@ -14,6 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from anllm.runner.backends.cpu_native import SEVERAL, header, matrix
 from anllm.runner.native_library import NativeLibrary
 
 FORMATS = {mx.float32: 0, mx.bfloat16: 1, mx.float16: 2}
@@ -62,9 +63,7 @@ class _Packed:
     def multiply(self, x: mx.array, packed: mx.array, bias: mx.array | None) -> mx.array:
         """x: [..., num_inputs]. float32 [..., num_outputs]"""
         if self._view is None:
-            # What sgemm is to be given: a float32 matrix of this shape, which begins where the packed weight begins.
-            width = self.num_panels * self.panel
-            self._view = mx.as_strided(packed.view(mx.float32), (self.num_inputs, width), (width, 1), 0)
+            self._view = matrix(packed, self.num_inputs, self.num_panels * self.panel)
         x = x.astype(mx.float32)
         if self.num_outputs < self.num_panels * self.panel:
             out = (x @ self._view)[..., : self.num_outputs]
@@ -93,9 +92,8 @@ def _pack(words: mx.array, others: list[mx.array], shape: _Packed, native: Nativ
         (AFFINE_FORMATS[stored.bits], stored.group) if isinstance(stored, _Quantized) else (FORMATS[stored], 1)
     )
     width = shape.num_panels * shape.panel
-    header = np.zeros(HEADER_WORDS, np.uint32)
-    header[:9] = [*native.magic, kind, group, shape.num_inputs, width, shape.panel]
-    return mx.concatenate([mx.array(header), *(_panels(part.view(mx.uint32), shape) for part in (words, *others))])
+    begin = mx.array(header(native, kind, group, shape.num_inputs, width, shape.panel))
+    return mx.concatenate([begin, *(_panels(part.view(mx.uint32), shape) for part in (words, *others))])
 
 
 def _panels(columns: mx.array, shape: _Packed) -> mx.array:
@@ -110,6 +108,7 @@ class PackedLinear(nn.Module):
     """nn.Linear and nn.QuantizedLinear over a packed weight. A module becomes one by its __class__."""
 
     packed_shape: _Packed
+    native: NativeLibrary
 
     @property
     def weight_form(self) -> str:
@@ -118,10 +117,47 @@ class PackedLinear(nn.Module):
     def __call__(self, x: mx.array) -> mx.array:
         return self.packed_shape.multiply(x, self["packed"], self.get("bias"))
 
+    def can_merge(self, parts: list[Any]) -> bool:
+        """See MergeableLinear (fusion.py): where all are of whole panels."""
+        shapes = [part.packed_shape for part in parts]
+        are_whole = all(shape.num_outputs == shape.num_panels * shape.panel for shape in shapes)
+        return are_whole and len({(part.packed_shape.num_inputs, "bias" in part) for part in parts}) == 1
+
+    def merge(self, parts: list[Any]) -> SeveralLinears:
+        """See MergeableLinear."""
+        return SeveralLinears(parts, self.native)
+
     @property
     def weight(self) -> mx.array:
         """float32 [outputs, inputs], unpacked for whoever looks inside."""
         return self.packed_shape.rows(self["packed"], mx.arange(self.packed_shape.num_outputs))
+
+
+class SeveralLinears(nn.Module):
+    """Packed layers with one input as one product; they stay what they are, and their weights where they are."""
+
+    def __init__(self, parts: list[PackedLinear], native: NativeLibrary) -> None:
+        super().__init__()
+        arrays = [part["packed"] for part in parts]
+        addresses = [np.array(array, copy=False).ctypes.data for array in arrays]
+        several = header(native, SEVERAL, len(parts))
+        told = mx.array(np.concatenate([several, np.array(addresses, np.uint64).view(np.uint32)]))
+        height, width = parts[0].packed_shape.num_inputs, sum(part.packed_shape.num_outputs for part in parts)
+        self._hidden = _Hidden(matrix(told, height, width), arrays)
+        if "bias" in parts[0]:
+            self.bias = mx.concatenate([part["bias"] for part in parts])
+
+    def __call__(self, x: mx.array) -> mx.array:
+        x = x.astype(mx.float32)
+        return mx.addmm(self["bias"], x, self._hidden.view) if "bias" in self else x @ self._hidden.view
+
+
+@dataclass(frozen=True, slots=True)
+class _Hidden:
+    """What is no parameter of a module: a view that claims more memory than there is, and the arrays it tells of."""
+
+    view: mx.array
+    arrays: list[mx.array]
 
 
 class PackedEmbedding(PackedLinear):
@@ -153,21 +189,22 @@ def _pack_quantized(module: Any, kind: type[PackedLinear], native: NativeLibrary
         stored = _Quantized(module.bits, module.group_size)
         shape = _Packed(weight.shape[0], scales.shape[1] * module.group_size, stored, native.panel)
         others = [scales.astype(mx.float32), biases.astype(mx.float32)]
-        _become(module, kind, shape, _pack(weight, others, shape, native))
+        _become(module, kind, shape, _pack(weight, others, shape, native), native)
 
 
 def _pack_plain(module: Any, weight: mx.array, kind: type[PackedLinear], native: NativeLibrary) -> None:
     outputs, inputs = weight.shape
     if weight.dtype in FORMATS and inputs * weight.dtype.size % 4 == 0:
         shape = _Packed(outputs, inputs, weight.dtype, native.panel)
-        _become(module, kind, shape, _pack(weight.view(mx.uint32), [], shape, native))
+        _become(module, kind, shape, _pack(weight.view(mx.uint32), [], shape, native), native)
 
 
-def _become(module: Any, kind: type[PackedLinear], shape: _Packed, packed: mx.array) -> None:
+def _become(module: Any, kind: type[PackedLinear], shape: _Packed, packed: mx.array, native: NativeLibrary) -> None:
     for name in ("weight", "scales", "biases"):
         module.pop(name, None)
     module.__class__ = kind
     module.packed_shape = shape
+    module.native = native
     module.packed = packed
 
 

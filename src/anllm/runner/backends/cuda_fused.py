@@ -149,10 +149,18 @@ class FusedCudaKernels(RaggedCudaKernels):
     writes_in_place = True
     resize_bytes = 1 << 30
 
+    def attend_rotated(
+        self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation, *, scale: float
+    ) -> tuple[mx.array, mx.array]:
+        """See FusedKernels."""
+        q, written = self.write_rotated(projected, layer, rows, rotation)
+        return self.ragged(q, layer, rows, scale=scale, sinks=None), written
+
     def write_rotated(
         self, projected: mx.array, layer: LayerSlabs, rows: RaggedRows, rotation: Rotation
     ) -> tuple[mx.array, mx.array]:
-        """See FusedKernels."""
+        """Turns q and k and writes k and v into the slots. Returns q [n, num_heads, 1, head_dim], and what must be
+        evaluated for the writes to happen; a kernel that reads q finds them done."""
         arrays = slabs(layer, rows)
         norm = rotation.norm
         unused = rotation.frequencies

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <math.h>
 #include <string.h>
 
 #include "task.h"
@@ -22,13 +23,19 @@ struct group {
 };
 
 /* Behind it: for each size class the addresses of its K and V slabs, float32 [slots, kv_heads, capacity, dim]; the groups;
-   and, if has_sinks, a float32 for each head. The rows of `a` are a token's queries [heads, dim] and, if has_kv, its keys
-   [kv_heads, dim] and values [kv_heads, value_dim]; those of c its outputs [heads, value_dim]. */
+   if has_sinks, a float32 for each head; if has_norm, the weights of the RMS norms of queries and of keys, float32 [dim] each;
+   if num_pairs, for each token the cosines and sines by which so many pairs of each query and key are turned (arXiv:2104.09864),
+   float32 [2, num_pairs].
+
+   The rows of `a` are a token's queries [heads, dim] and, if has_kv, its keys [kv_heads, dim] and values [kv_heads,
+   value_dim]; those of c its outputs [heads, value_dim]. Norms and turning want has_kv, and value_dim as large as dim. */
 struct attention {
   uint32_t magic[4];
   uint32_t kind, heads, kv_heads, dim, value_dim, num_groups, num_classes, window, has_kv, has_sinks;
   float scale;
-  uint32_t padding;
+  uint32_t num_tokens, num_pairs, is_traditional, has_norm;
+  float eps;
+  uint32_t padding[4]; /* what follows lies at a multiple of 8 bytes */
 };
 
 struct slabs {
@@ -38,6 +45,49 @@ struct slabs {
 INLINE const struct slabs *slabs_of(const struct attention *t) { return (const struct slabs *)(t + 1); }
 INLINE const struct group *groups_of(const struct attention *t) { return (const struct group *)(slabs_of(t) + t->num_classes); }
 INLINE const float *sinks_of(const struct attention *t) { return (const float *)(groups_of(t) + t->num_groups); }
+INLINE const float *norms_of(const struct attention *t) { return sinks_of(t) + (t->has_sinks ? t->heads : 0); }
+INLINE const float *turns_of(const struct attention *t, long token) {
+  return norms_of(t) + (t->has_norm ? 2 * t->dim : 0) + token * 2 * t->num_pairs;
+}
+
+/* One query, or one key: its norm, and its pairs turned by the token's position. from and to may be the same. */
+static void prepare_head(const struct attention *what, const float *from, float *to, const float *weight, long token) {
+  const int dim = what->dim, pairs = what->num_pairs;
+  const float *cosines = turns_of(what, token), *sines = cosines + pairs;
+  float factor = 1;
+  if (what->has_norm) {
+    vec squares = (vec){0};
+    for (int i = 0; i < dim; i += LANES) squares += *(const vec *)(from + i) * *(const vec *)(from + i);
+    factor = 1 / sqrtf(sum_of_lanes(squares) / dim + what->eps);
+  }
+  for (int i = 0; i < dim; i += LANES) {
+    vec x = factor * *(const vec *)(from + i);
+    if (what->has_norm) x *= *(const vec *)(weight + i);
+    *(vec *)(to + i) = x;
+  }
+  if (what->is_traditional) {
+    for (int i = 0; i < pairs; i++) {
+      const float x = to[2 * i], y = to[2 * i + 1];
+      to[2 * i] = x * cosines[i] - y * sines[i];
+      to[2 * i + 1] = x * sines[i] + y * cosines[i];
+    }
+    return;
+  }
+  int i = 0;
+  for (; i + LANES <= pairs; i += LANES) {
+    const vec x = *(const vec *)(to + i), y = *(const vec *)(to + pairs + i);
+    const vec cosine = *(const vec *)(cosines + i), sine = *(const vec *)(sines + i);
+    *(vec *)(to + i) = x * cosine - y * sine;
+    *(vec *)(to + pairs + i) = x * sine + y * cosine;
+  }
+  for (; i < pairs; i++) {
+    const float x = to[i], y = to[pairs + i];
+    to[i] = x * cosines[i] - y * sines[i];
+    to[pairs + i] = x * sines[i] + y * cosines[i];
+  }
+}
+
+INLINE int prepares_heads(const struct attention *what) { return what->num_pairs || what->has_norm; }
 
 /* All K/V of the step, before anyone reads. */
 static void write_kv(const struct task *t) {
@@ -50,7 +100,9 @@ static void write_kv(const struct task *t) {
       for (long head = 0; head < kv_heads; head++) {
         const float *row = t->a + (long)(g->first + token) * t->lda + heads * dim;
         const long line = (g->slot * kv_heads + head) * g->capacity + g->position + token;
-        memcpy(to->keys + line * dim, row + head * dim, sizeof(float) * dim);
+        float *key = to->keys + line * dim;
+        if (prepares_heads(what)) prepare_head(what, row + head * dim, key, norms_of(what) + dim, g->first + token);
+        else memcpy(key, row + head * dim, sizeof(float) * dim);
         memcpy(to->values + line * value_dim, row + kv_heads * dim + head * value_dim, sizeof(float) * value_dim);
       }
   }
@@ -124,6 +176,16 @@ static void run_attention_unit(const struct task *t, int unit) {
   const float *keys = slabs_of(what)[g->size_class].keys + start * dim;
   const float *values = slabs_of(what)[g->size_class].values + start * value_dim;
   const float *q = t->a + (long)g->first * t->lda + (long)head * shared * dim;
+  long lda = t->lda;
+  if (prepares_heads(what)) { /* into the place of the outputs, which nobody else touches */
+    float *to = t->c + (long)g->first * t->ldc + (long)head * shared * dim;
+    for (int row = 0; row < rows; row++) {
+      const long token = row / shared, j = row % shared;
+      prepare_head(what, q + token * lda + j * dim, to + token * t->ldc + j * dim, norms_of(what), g->first + token);
+    }
+    q = to;
+    lda = t->ldc;
+  }
   float most[MAX_QUERIES], sum[MAX_QUERIES];
   for (int row = 0; row < rows; row++) {
     most[row] = -3e38f;
@@ -141,12 +203,12 @@ static void run_attention_unit(const struct task *t, int unit) {
       const float *queries = q + j * dim;
       float *to = scores + j * count * KEYS;
       if (rows > FEW_QUERIES) {
-        struct block p = {.a = queries, .b = panels, .c = to, .lda = t->lda, .ldb = PANEL, .ldc = KEYS, .m = count};
+        struct block p = {.a = queries, .b = panels, .c = to, .lda = lda, .ldb = PANEL, .ldc = KEYS, .m = count};
         p.depth = dim;
         p.alpha = what->scale;
         for (int i = 0; i < num_keys; i += PANEL, p.b += (long)dim * PANEL, p.c += PANEL) multiply_block(&p, NUM_VECTORS, 0);
       } else {
-        scores_of_few(queries, t->lda, count, block_keys, num_keys, dim, what->scale, to);
+        scores_of_few(queries, lda, count, block_keys, num_keys, dim, what->scale, to);
       }
       for (int token = 0; token < count; token++) {
         const int row = j * count + token, position = g->position + token;

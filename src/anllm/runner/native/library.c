@@ -1,13 +1,14 @@
 /* What MLX finds on a Linux CPU when it looks for cblas_sgemm.
 
-   Plain matrices go on to the BLAS that was given to anllm_set_blas. Where b is no matrix but a packed weight (weights.h) or
-   attention (attention.h), which its first words tell, that is computed here. */
+   Plain matrices go on to the BLAS that was given to anllm_set_blas. Where b is no matrix but a packed weight (weights.h),
+   attention (attention.h) or a layer without products (layers.h), which its first words tell, that is computed here. */
 
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "attention.h"
+#include "layers.h"
 #include "pool.h"
 #include "task.h"
 #include "vectors.h"
@@ -59,6 +60,7 @@ static void run_plain_unit(const struct task *whole, int unit) {
 static void run_unit(const struct task *t, int unit) {
   if (t->weight) run_weight_unit(t, unit);
   else if (t->attention) run_attention_unit(t, unit);
+  else if (t->layer) run_layer_unit(t, unit);
   else run_plain_unit(t, unit);
 }
 
@@ -66,6 +68,7 @@ static void run_unit(const struct task *t, int unit) {
 
 #define SHARED_WORK (1l << 20) /* multiplications from which on sharing out is worth the trouble */
 #define LEAST_PART 12          /* rows, or columns, of a unit */
+#define LAYER_PART 8192        /* numbers of a unit of a layer without products, at least */
 
 static int parts_of(int length, int number) { /* the length of a part */
   if (number > length / LEAST_PART) number = length / LEAST_PART;
@@ -83,6 +86,10 @@ static void cut(struct task *t) {
     t->num_units = num_panels * t->num_parts;
   } else if (t->attention) {
     t->num_units = t->attention->num_groups * t->attention->kv_heads;
+  } else if (t->layer) {
+    const int least = LAYER_PART / t->layer->width + 1, even = (t->m + 2 * threads - 1) / (2 * threads);
+    t->part = threads == 1 ? t->m : even > least ? even : least;
+    t->num_units = (t->m + t->part - 1) / t->part;
   } else if (threads > 1 && blas_is_single && (long)t->m * t->n * t->k >= SHARED_WORK) {
     t->by_columns = t->n > t->m;
     const int length = t->by_columns ? t->n : t->m;
@@ -106,6 +113,7 @@ static void find_out(struct task *t) { /* what b is */
   for (int i = 0; i < 4; i++)
     if (words[i] != MAGIC[i]) return;
   if (words[4] == ATTENTION) t->attention = (const struct attention *)t->b;
+  else if (words[4] == RMS_NORM || words[4] == SWIGLU) t->layer = (const struct layer *)t->b;
   else t->weight = (const struct weight *)t->b;
 }
 
@@ -142,7 +150,7 @@ void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, co
   if (m == 0 || n == 0) return;
   find_out(&t);
   float *rows = 0;
-  if (t.ta == TRANS && (t.weight || t.attention)) {
+  if (t.ta == TRANS && (t.weight || t.attention || t.layer)) {
     t.a = rows = turned(&t);
     t.ta = NO_TRANS;
     t.lda = t.k;

@@ -18,6 +18,13 @@ struct weight {
   uint32_t padding[7];
 };
 
+/* Several packed weights with the same rows, side by side. Behind it: the address of each. */
+struct several {
+  uint32_t magic[4];
+  uint32_t kind, count;
+  uint32_t padding[10];
+};
+
 INLINE int words_each(enum format format) { /* rows in a word */
   return format == FLOAT32 ? 1 : format == AFFINE4 ? 8 : format == AFFINE8 ? 4 : 2;
 }
@@ -109,9 +116,15 @@ INLINE void multiply_panel(const struct weight *w, const enum format format, int
 
 static void run_weight_unit(const struct task *t, int unit) {
   const struct weight *w = t->weight;
-  const int panel = unit / t->num_parts;
+  const int which = unit / t->num_parts; /* of all panels */
+  int panel = which;
+  if (w->format == SEVERAL) {
+    const uint64_t *parts = (const uint64_t *)(w + 1);
+    for (w = (const struct weight *)*parts; panel >= (int)(w->columns / PANEL); w = (const struct weight *)*++parts)
+      panel -= w->columns / PANEL;
+  }
   const long first = (long)(unit % t->num_parts) * t->part;
-  struct block p = {.a = t->a + first * t->lda, .c = t->c + first * t->ldc + panel * PANEL, .lda = t->lda, .ldb = PANEL, .ldc = t->ldc};
+  struct block p = {.a = t->a + first * t->lda, .c = t->c + first * t->ldc + which * PANEL, .lda = t->lda, .ldb = PANEL, .ldc = t->ldc};
   p.m = t->m - first < t->part ? t->m - first : t->part;
   p.alpha = t->alpha;
   p.beta = t->beta;
