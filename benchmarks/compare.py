@@ -3,8 +3,9 @@
     python benchmarks/compare.py --model FOLDER --streams 1,8,32 --prompt 100 --output 48 --rivals mlx_lm,mlx_lm_blas
     python benchmarks/compare.py --model FOLDER --rivals llama_cpp --gguf FILE
 
-Rivals: mlx_lm (mlx_lm.server as it is installed), mlx_lm_blas (the same with the BLAS that anllm chose preloaded, and
-float32 weights: FOLDER must then hold those), llama_cpp (llama-server, if it is on the PATH). The JSON has all figures.
+Rivals: mlx_lm (mlx_lm.server as it is installed), mlx_lm_blas (the same with NumPy's OpenBLAS preloaded, and float32
+weights: FOLDER or --float32-model must then hold those), llama_cpp (llama-server, if it is on the PATH). The JSON has all
+figures.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import argparse
 import json
 import os
 import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from environment import describe
 from load import Load, add_load_arguments, closed_loops, run
+from preloaded import numpy_blas
 from servers import Running, Server, anllm, gpu_memory_bytes, llama_cpp, mlx_lm, started
 
 
@@ -27,7 +30,8 @@ def servers(options: argparse.Namespace) -> list[Server]:
         if rival == "mlx_lm":
             found.append(mlx_lm(options.rival_model or options.model))
         elif rival == "mlx_lm_blas":
-            found.append(mlx_lm(options.float32_model or options.model, blas=options.blas))
+            blas = options.blas or numpy_blas(Path(tempfile.mkdtemp()))
+            found.append(mlx_lm(options.float32_model or options.model, blas=blas))
         elif rival == "llama_cpp":
             found.append(llama_cpp(options.gguf, max(map(int, options.streams.split(","))), os.cpu_count() or 1))
         else:
@@ -52,7 +56,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rival-model", type=Path, help="other folder of the same weights for mlx_lm")
     parser.add_argument("--float32-model", type=Path, help="float32 folder of the same weights for mlx_lm_blas")
-    parser.add_argument("--blas", type=Path, help="library for mlx_lm_blas")
+    parser.add_argument("--blas", type=Path, help="another library for mlx_lm_blas")
     parser.add_argument("--gguf", type=Path, help="file of the same weights for llama_cpp")
     parser.add_argument("--rivals", default="mlx_lm")
     parser.add_argument("--repeats", type=int, default=2, help="times that each server is started, alternately")
