@@ -4,8 +4,8 @@
     python benchmarks/compare.py --model FOLDER --rivals llama_cpp --gguf FILE
 
 Rivals: mlx_lm (mlx_lm.server as it is installed), mlx_lm_blas (the same with NumPy's OpenBLAS preloaded, and float32
-weights: FOLDER or --float32-model must then hold those), llama_cpp (llama-server, if it is on the PATH). The JSON has all
-figures.
+weights: FOLDER or --float32-model must then hold those), llama_cpp (llama-server, if it is on the PATH). The JSON has
+all figures.
 """
 
 from __future__ import annotations
