@@ -6,7 +6,7 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from web.acting import ask, open_settings, send
 from web.load import STATUS, MadeUpLoad
@@ -62,18 +62,25 @@ def test_a_menu_by_keys(page: Page) -> None:
     expect(page.get_by_role("button", name="More for “hello”")).to_be_focused()
 
 
+def with_long_name(route: Route) -> None:
+    listed = route.fetch().json()
+    listed["data"][0]["id"] = "org/A-Model-Whose-Name-Is-Longer-Than-A-Phone-Is-Wide-70B-Instruct-4bit"
+    route.fulfill(json=listed)
+
+
 def test_a_phone(browser: Browser, server: ChatServer) -> None:
     context = browser.new_context(
         viewport={"width": 360, "height": 740}, base_url=server.url, has_touch=True, is_mobile=True
     )
     page = context.new_page()
+    page.route("**/v1/models", with_long_name)
     page.goto("/")
     sidebar = page.get_by_role("navigation", name="Chats")
     expect(sidebar).to_have_count(0)
     for text in ("everything", "merges overlapping intervals"):
         ask(page, text)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("document.querySelector('.messages').scrollWidth <= innerWidth")
+    assert page.evaluate("innerWidth") == 360  # grows with what is too wide
+    assert page.evaluate("document.querySelector('.messages').scrollWidth") <= 360
     page.get_by_role("button", name="Show the sidebar").click()
     page.get_by_role("link", name="everything").click()
     expect(sidebar).to_have_count(0)

@@ -49,7 +49,7 @@ def test_a_stream_that_breaks_off(page: Page, server: ChatServer) -> None:
     server.cuts = 1
     send(page, "hello")
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("The answer did not come")
+    expect(alert).to_contain_text("The answer broke off")
     alert.get_by_role("button", name="Try again").click()
     expect(whole(page)).to_contain_text("You said: hello")
 
