@@ -81,7 +81,8 @@ def test_J_5_a_port_in_use_is_told_before_anything_is_loaded() -> None:
         port = taken.getsockname()[1]
         done = run_command("serve", "--port", str(port), timeout_s=15)
     assert done.returncode == 1
-    assert done.stderr == f"Error: Can't listen on 127.0.0.1 port {port}: Address already in use.\n"
+    assert done.stderr.startswith(f"Error: Can't listen on 127.0.0.1 port {port}: Address already in use. ")
+    assert f"--port {port + 1}" in done.stderr and f"lsof -i :{port} " in done.stderr
     assert done.stdout == ""
 
 

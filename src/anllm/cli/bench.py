@@ -113,8 +113,10 @@ def show(run: Bench, results: list[tuple[Point, Figures]], json_file: Path | Non
             click.echo(text)
         else:
             json_file.write_text(text + "\n", encoding="utf-8")
+            click.echo(f"\nAll figures: {json_file}", err=True)
     if chart is not None:
-        draw(chart, f"{run.model} at {run.address.url}", results)
+        draw(chart, f"{run.model} · {run.load.label}", results)
+        click.echo(f"Chart: {chart}", err=True)
 
 
 def load_of(options: dict[str, Any]) -> Load:

@@ -21,7 +21,8 @@ BLOCK = '"""'  # begins and ends a message of several lines
 HELP = """\
 /help                 this
 /system [TEXT]        show or set the system prompt
-/set [NAME VALUE]     show the settings, or change one, such as: /set temperature 0.2; none leaves it to the server
+/set [NAME VALUE]     show the settings, or change one: /set temperature 0.2;
+                      the value none leaves it to the server
 /clear                begin anew; the system prompt and settings stay
 /retry                draw the last answer anew
 /save FILE            write the conversation to a file

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anllm.config import Weights
+from anllm.config import CacheConfig, Weights
 from anllm.core.request import SamplingDefaults
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def info(model: str | None, streams: int, tokens: int, weights: str, as_json: bo
             json.dumps({**as_fields(found), "need": {**asdict(need), "total_bytes": need.total_bytes}}, indent=2)
         )
         return
-    width = max(len(name) for name, _ in lines(found, need))
-    for name, text in lines(found, need):
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {text}")
+    from anllm.cli.tables import print_pairs
+
+    print_pairs(lines(found, need))
 
 
 def as_fields(found: Description) -> dict[str, object]:
@@ -83,4 +83,5 @@ def lines(found: Description, need: Need) -> Iterator[tuple[str, str]]:
     streams = f"{need.num_streams} stream{'s' if need.num_streams > 1 else ''} of {need.num_tokens:,} tokens"
     parts = f"weights {size(need.weight_bytes)}, K/V {size(need.kv_bytes)}, work from {size(need.working_bytes)} on"
     yield f"memory for {streams}", f"{size(need.total_bytes)}: {parts}"
-    yield "memory here", f"{size(inner.memory_bytes)} free; serve takes 80 % of it (--memory-fraction)"
+    share = CacheConfig().memory_fraction
+    yield "memory here", f"{size(inner.memory_bytes)} free; serve takes {share:.0%} of it (--memory-fraction)"

@@ -138,7 +138,11 @@ SECTIONS = {
     "--max-stop-strings", default=DEFAULT.server.max_stop_strings, type=int, help="Most stop strings of a request."
 )
 @click.option(
-    "--max-body", default=DEFAULT.server.max_body_bytes, type=Size(), help="Longest request body, such as 32M."
+    "--max-body",
+    default=DEFAULT.server.max_body_bytes,
+    show_default=f"{DEFAULT.server.max_body_bytes >> 20}M",
+    type=Size(),
+    help="Longest request body.",
 )
 @click.option(
     "--head-timeout",
@@ -230,7 +234,10 @@ SECTIONS = {
 )
 def serve(model: str | None, **options: Any) -> None:
     """Serve MODEL: a hub id, a local folder, or a .gguf file. Without MODEL, the embedded default model."""
-    configure(options["log_level"], LogFormat(options["log_format"]), "api")
+    from anllm.store.progress import can_draw_on
+
+    form = LogFormat(options["log_format"])
+    configure(options["log_level"], form, "api", beside_bars=can_draw_on(sys.stderr))
     from anllm.cli.console import TerminalConsole
     from anllm.launch import serve as run_server
 
