@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import anllm
+from anllm.cli.model_names import servable_models
 from anllm.cli.remote import api_key_option, target, url_option
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class NumberList(click.ParamType):  # type: ignore[type-arg] # not generic in ol
 
 
 @click.command(context_settings={"show_default": True})
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=servable_models)
 @url_option
 @api_key_option
 @click.option("--model-id", help="Id of the model in requests.  [default: the first one that is served]")

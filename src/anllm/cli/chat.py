@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from anllm.cli.model_names import servable_models
 from anllm.cli.remote import api_key_option, target, url_option
 from anllm.errors import AnllmError
 
@@ -35,7 +36,7 @@ COMMANDS = ("/help", "/system", "/set", "/clear", "/retry", "/save", "/load", "/
 
 
 @click.command(context_settings={"show_default": True})
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=servable_models)
 @url_option
 @api_key_option
 @click.option("--model-id", help="Id of the model in requests.  [default: the first one that is served]")

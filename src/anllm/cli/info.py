@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from anllm.cli.model_names import servable_models
 from anllm.config import CacheConfig, Weights
 from anllm.core.request import SamplingDefaults
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"show_default": True})
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=servable_models)
 @click.option("--streams", type=click.IntRange(1), default=32, help="Requests at the same time.")
 @click.option("--tokens", type=click.IntRange(1), default=2048, help="Tokens of each, prompt and answer together.")
 @click.option(
