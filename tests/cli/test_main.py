@@ -174,6 +174,12 @@ def test_keys_come_from_the_environment_which_no_child_process_inherits(launched
     assert launched.environment.keys().isdisjoint({name, *password} - {"ANLLM_SERVE_SSL_CERTFILE"})
 
 
+def test_a_wrong_value_is_told_with_its_variable() -> None:
+    result = run("serve", ANLLM_SERVE_PORT="eighty")
+    assert result.exit_code == 2
+    assert "'eighty' is not a valid integer (by the variable ANLLM_SERVE_PORT)." in result.output
+
+
 def test_a_variable_that_is_no_flag_is_told(caplog: pytest.LogCaptureFixture) -> None:
     environment = {"ANLLM_SERVE_PROT": "1", "ANLLM_SERVE_PORT": "2", "ANLLM_SERVE_CONFIG": "x", "ANLLM_CHAT_URL": "y"}
     warn_of_unknown_variables(environment)
