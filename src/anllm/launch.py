@@ -185,6 +185,7 @@ class _Server:
     async def _load(self) -> None:
         config, service = self._config, self._service
         folder = await _in_thread(lambda: fetch(self._source, self._console))
+        self._console.stage("Starting the engine", None)
         tokenizer = await _in_thread(lambda: load_tokenizer(folder))
         self._settings = RunnerSettings(
             folder, tuple(sorted(tokenizer.eos_token_ids)), config.model, config.cache, config.scheduler

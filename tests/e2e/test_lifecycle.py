@@ -267,6 +267,7 @@ def test_counters_outlive_a_crash_and_all_lines_of_a_json_log_are_json(tiny_fold
     assert sum(value for key, value in during.items() if key.startswith("vllm:kv_cache_usage_perc")) == 0
     lines = [line for line in server.log.splitlines() if line.startswith("{")]
     assert {line for line in server.log.splitlines() if not line.startswith("{")} <= {
+        "Starting the engine …",
         "Loading weights …",
         "Checking and warming up …",
     }
