@@ -11,7 +11,8 @@ from web.acting import ask, open_settings, send, stored_chats, whole
 from web.scripted import ChatServer
 
 
-def test_an_answer_comes_with_its_figures(page: Page) -> None:
+def test_an_answer_comes_with_its_figures(page: Page, server: ChatServer) -> None:
+    server.step_s = 0.01
     answer = ask(page, "hello there")
     expect(answer).to_contain_text("You said: hello there")
     figures = answer.get_by_role("list", name="Figures of this answer")
@@ -19,6 +20,13 @@ def test_an_answer_comes_with_its_figures(page: Page) -> None:
     expect(figures).to_contain_text(re.compile(r"[\d.,]+ tok/s"))
     expect(figures).to_contain_text(re.compile(r"\d+ ms TTFT"))
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+
+
+def test_an_answer_that_came_at_once_tells_no_rate(page: Page) -> None:
+    """Where a token took no time that can be measured: 22 of them in a tenth of a millisecond were 210,000 tok/s."""
+    figures = ask(page, "x").get_by_role("list", name="Figures of this answer")
+    expect(figures).to_contain_text(re.compile(r"\d+ ms TTFT"))
+    expect(figures).not_to_contain_text("tok/s")
 
 
 def test_an_answer_grows_while_it_comes_and_stops_when_told(page: Page, server: ChatServer) -> None:

@@ -132,6 +132,20 @@ def check(page: Page, where: str) -> None:
     assert len(result.response["passes"]) > 15, "axe saw no page"
 
 
+def test_on_paper_stands_the_whole_chat_alone(page: Page) -> None:
+    for text in ("everything", "merges overlapping intervals", "everything"):
+        ask(page, text)
+    page.emulate_media(media="print", color_scheme="dark")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    expect(page.get_by_role("textbox", name="Message")).to_be_hidden()
+    expect(page.get_by_role("navigation", name="Chats")).to_be_hidden()
+    expect(page.get_by_role("article", name="Answer").first).to_be_visible()
+    assert page.evaluate(
+        "document.querySelector('.messages').scrollHeight <= document.querySelector('.messages').clientHeight"
+    )
+    assert page.evaluate("document.documentElement.scrollHeight > 1000")
+
+
 def test_everything_comes_from_this_server(context: BrowserContext, server: ChatServer) -> None:
     page = context.new_page()
     asked: list[str] = []
