@@ -323,13 +323,13 @@ def test_the_ready_line_tells_all() -> None:
 
 
 def test_a_terminal_gets_the_addresses_on_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    print_ready("http://127.0.0.1:8000", "[org]/SmolLM2", make_info())
+    print_ready("http://[fe80::1]:8000", "[org]/SmolLM2", make_info())
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:5] == [
         "Serving [org]/SmolLM2",
         "",
-        "  Chat in the browser  http://127.0.0.1:8000/",
-        "  OpenAI base URL      http://127.0.0.1:8000/v1",
+        "  Chat in the browser  http://[fe80::1]:8000/",
+        "  OpenAI base URL      http://[fe80::1]:8000/v1",
     ]
     facts = "backend cpu · BLAS OpenBLAS of NumPy, 117 GFLOP/s on 2 threads · weights float32 · flattened batching"
     rest = " ".join(" ".join(lines[6:]).split())

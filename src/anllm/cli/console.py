@@ -103,9 +103,10 @@ class TerminalConsole:
 def print_ready(address: str, model_id: str, info: EngineInfo) -> None:
     """For somebody who looks: the same, with the addresses on lines of their own, where they can be clicked at."""
     console = Console(highlight=False, soft_wrap=True)
+    shown = escape(address)  # [fe80::1] is no style
     console.print(f"\n[bold]Serving {escape(model_id)}[/bold]\n")
-    console.print(f"  Chat in the browser  [bold cyan]{address}/[/]")
-    console.print(f"  OpenAI base URL      [bold cyan]{address}/v1[/]\n")
+    console.print(f"  Chat in the browser  [bold cyan]{shown}/[/]")
+    console.print(f"  OpenAI base URL      [bold cyan]{shown}/v1[/]\n")
     console.print(Padding(Text(" · ".join(facts(info))), (0, 2)), style="dim", soft_wrap=False)
     console.print("\n  Ctrl-C ends it.\n", style="dim")
 
