@@ -62,11 +62,11 @@ OFFLINE = --no-index --find-links "$(WHEELS)"
 INSTALL = $(PIP) install --quiet --require-hashes $(OFFLINE)
 DOWNLOAD = $(PIP) download --no-deps --require-hashes --dest "$(WHEELS)"
 define install
-@$(INSTALL) -r $(1) >/dev/null 2>&1 || { $(call download,$(1)) && $(INSTALL) -r $(1); }
+@$(INSTALL) -r $(1) >/dev/null 2>&1 || { $(call download,$(1)) && \
+  echo "==> Installing what $(1) names" && $(INSTALL) -r $(1); }
 endef
 define download
-{ echo "==> Downloading what $(1) names"; $(DOWNLOAD) -r $(1) || { \
-  echo "The download failed: check the network and pip's settings, and try again." >&2; exit 1; }; }
+{ echo "==> Downloading what $(1) names"; $(BIN)/python locks/download.py $(1) "$(WHEELS)" $(PIP); }
 endef
 
 .DEFAULT_GOAL := help

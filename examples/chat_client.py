@@ -1,11 +1,11 @@
 """The official OpenAI client (`pip install openai`) against a running server: `anllm serve`."""
 
-import sys
+import argparse
 
 from openai import OpenAI
 
 
-def main(base_url: str = "http://127.0.0.1:8000/v1") -> None:
+def main(base_url: str) -> None:
     client = OpenAI(base_url=base_url, api_key="none")  # the client wants a key; the server does not read it
     stream = client.chat.completions.create(
         model=client.models.list().data[0].id,
@@ -23,4 +23,6 @@ def main(base_url: str = "http://127.0.0.1:8000/v1") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="of the server, with /v1")
+    main(parser.parse_args().url)

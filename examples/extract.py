@@ -1,5 +1,6 @@
 """Facts out of text, as JSON that fits a schema, however small the model: `anllm serve`."""
 
+import argparse
 import json
 import sys
 
@@ -20,7 +21,7 @@ SCHEMA = {
 }
 
 
-def main(text: str = TEXT, base_url: str = "http://127.0.0.1:8000/v1") -> None:
+def main(text: str, base_url: str) -> None:
     client = OpenAI(base_url=base_url, api_key="none")
     answer = client.chat.completions.create(
         model=client.models.list().data[0].id,
@@ -36,4 +37,8 @@ def main(text: str = TEXT, base_url: str = "http://127.0.0.1:8000/v1") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", nargs="?", default=TEXT)
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="of the server, with /v1")
+    given = parser.parse_args()
+    main(given.text, given.url)

@@ -3,8 +3,8 @@
 python examples/load.py 200 32     200 requests, 32 at a time
 """
 
+import argparse
 import asyncio
-import sys
 import time
 from dataclasses import dataclass
 
@@ -64,9 +64,10 @@ async def run(num_requests: int, num_at_once: int, base_url: str) -> None:
         print(f"status {status}: {sum(outcome.error == status for outcome in outcomes)}")
 
 
-def main(num_requests: str = "32", num_at_once: str = "8", base_url: str = "http://127.0.0.1:8000/v1") -> None:
-    asyncio.run(run(int(num_requests), int(num_at_once), base_url))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("num_requests", nargs="?", type=int, default=32)
+    parser.add_argument("num_at_once", nargs="?", type=int, default=8)
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="of the server, with /v1")
+    given = parser.parse_args()
+    asyncio.run(run(given.num_requests, given.num_at_once, given.url))

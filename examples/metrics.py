@@ -1,6 +1,6 @@
 """What a server tells Prometheus, read with prometheus-client, which anllm brings: `anllm serve`."""
 
-import sys
+import argparse
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,8 +23,8 @@ def mean(samples: dict[str, float], histogram: str) -> float:
     return samples[f"{histogram}_sum"] / max(samples[f"{histogram}_count"], 1)
 
 
-def main(url: str = "http://127.0.0.1:8000") -> None:
-    samples = read(url)
+def main(base_url: str) -> None:
+    samples = read(base_url.removesuffix("/v1"))
     print(f"running {samples['vllm:num_requests_running']:.0f}, waiting {samples['vllm:num_requests_waiting']:.0f}")
     print(f"K/V in use {samples['vllm:kv_cache_usage_perc']:.0%}")
     print(f"tokens so far: {samples['vllm:prompt_tokens_total']:.0f} read")
@@ -33,4 +33,6 @@ def main(url: str = "http://127.0.0.1:8000") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="of the server, with /v1")
+    main(parser.parse_args().url)

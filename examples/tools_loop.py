@@ -3,8 +3,8 @@
 python examples/tools_loop.py "Is it warmer in Oslo or in Rome?"
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Callable
 
 from openai import OpenAI
@@ -45,7 +45,7 @@ def call(name: str, arguments: str) -> str:
         return f"Error: {error!r}"
 
 
-def main(question: str = "Is it warmer in Oslo or in Rome?", base_url: str = "http://127.0.0.1:8000/v1") -> None:
+def main(question: str, base_url: str) -> None:
     client = OpenAI(base_url=base_url, api_key="none")
     model = client.models.list().data[0].id
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": question}]
@@ -67,4 +67,8 @@ def main(question: str = "Is it warmer in Oslo or in Rome?", base_url: str = "ht
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question", nargs="?", default="Is it warmer in Oslo or in Rome?")
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="of the server, with /v1")
+    given = parser.parse_args()
+    main(given.question, given.url)

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from anllm.config import Config, SecurityConfig, ServerConfig
+from anllm.errors import ConfigError
 from anllm.launch import bind, warn_of_exposure
 
 
@@ -33,6 +34,12 @@ def test_connections_send_at_once_on_asyncios_own_loop() -> None:
                     await writer.wait_closed()
 
     assert asyncio.run(sends_at_once())
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])  # kept for examples, never a machine's own
+def test_an_address_that_is_none_of_this_machines_is_told_with_a_way_out(host: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^Can't listen on {host} port 0: .*\. Give an address of this machine"):
+        bind(ServerConfig(host=host, port=0))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.0.0.2"])

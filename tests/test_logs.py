@@ -1,6 +1,7 @@
 """Log lines in text and in JSON."""
 
 import contextvars
+import io
 import json
 import logging
 import sys
@@ -8,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from anllm.logs import Fields, JsonFormatter, TextFormatter, current_request_id
+from anllm.logs import Fields, JsonFormatter, TerminalHandler, TextFormatter, current_request_id
 
 
 def record(message: object, *args: object, **more: object) -> logging.LogRecord:
@@ -23,6 +24,14 @@ def test_fields_are_key_and_value_in_text() -> None:
     assert str(fields) == 'gone request_id=req_1 ttft_ms=3.5 path="/v1/x y" error= stream=True given="a\\"b"'
     assert str(Fields(status=499)) == "status=499"
     assert str(Fields(path="a\nb=1")) == 'path="a\\nb=1"', "nobody forges a line"
+
+
+def test_on_a_terminal_a_line_takes_the_place_of_a_bar() -> None:
+    """Of one that is just drawn, with the cursor behind it."""
+    stream = io.StringIO("Loading weights 40%")
+    stream.seek(0, io.SEEK_END)
+    TerminalHandler(stream).emit(record("said"))
+    assert stream.getvalue() == "Loading weights 40%\r\x1b[2Ksaid\n"
 
 
 def test_json_lines_have_the_fields_as_they_are() -> None:

@@ -68,6 +68,7 @@ class ForkServer:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=self._environment,
+                    start_new_session=True,  # Ctrl-C is not for it, not even before it can say so itself
                 )
             self._control = control
             self._set_up(control)

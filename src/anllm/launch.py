@@ -6,6 +6,7 @@ Order: bind the port, look at the model's name, then listen at once and load mea
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -92,9 +93,19 @@ def bind(config: ServerConfig) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"Can't listen on {config.host} port {config.port}: {error.strerror or error}.") from None
+        reason = f"Can't listen on {config.host} port {config.port}: {error.strerror or error}."
+        raise ConfigError(f"{reason} {_way_out(error, config)}") from None
     listener.setblocking(False)
     return listener
+
+
+def _way_out(error: OSError, config: ServerConfig) -> str:
+    if error.errno == errno.EADDRINUSE:
+        other = config.port + 1 if config.port < 65535 else 8000
+        return f"Choose another, such as --port {other}, or end what has this one: lsof -i :{config.port} names it."
+    if error.errno == errno.EACCES:
+        return "Ports below 1024 are the system's: choose a higher one, such as --port 8000."
+    return "Give an address of this machine as --host: 127.0.0.1 for programs on it, 0.0.0.0 for others too."
 
 
 def warn_of_exposure(config: Config) -> None:
@@ -174,6 +185,7 @@ class _Server:
     async def _load(self) -> None:
         config, service = self._config, self._service
         folder = await _in_thread(lambda: fetch(self._source, self._console))
+        self._console.stage("Starting the engine", None)
         tokenizer = await _in_thread(lambda: load_tokenizer(folder))
         self._settings = RunnerSettings(
             folder, tuple(sorted(tokenizer.eos_token_ids)), config.model, config.cache, config.scheduler
@@ -232,6 +244,12 @@ class _Server:
         """Give open requests their time; those that still run then get an error, and their streams an end. New ones are
         answered with 503 meanwhile, so that whoever shares the load among servers learns of it."""
         deadline = time.monotonic() + self._config.server.drain_timeout_s
+        if self._client.num_open:
+            logger.info(
+                "ending: open requests get %g seconds to finish (%d now); a second Ctrl-C or SIGTERM ends them at once",
+                self._config.server.drain_timeout_s,
+                self._client.num_open,
+            )
         while self._client.num_open and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         await self._client.close()

@@ -12,7 +12,9 @@ import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import TextIO
 
+CLEAR_LINE = "\r\x1b[2K"
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -76,9 +78,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def configure(level: str, form: LogFormat, process: str) -> None:
-    """Everything that is logged in this process goes to stderr in this form. process: "api" or "engine"."""
-    handler = logging.StreamHandler(sys.stderr)
+class TerminalHandler(logging.StreamHandler[TextIO]):
+    """On a terminal a line may come while a bar of progress is drawn, perhaps by another process: it takes the bar's
+    place, and the bar is drawn anew below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return CLEAR_LINE + super().format(record)
+
+
+def configure(level: str, form: LogFormat, process: str, *, beside_bars: bool = False) -> None:
+    """Everything that is logged in this process goes to stderr in this form.
+
+    process: "api" or "engine". beside_bars: bars of progress may be drawn there.
+    """
+    handler = TerminalHandler(sys.stderr) if beside_bars else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if form is LogFormat.JSON else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 

@@ -17,6 +17,7 @@ from anllm.engine.process import serve_socket
 from anllm.logs import LogFormat, configure
 from anllm.runner.build import RunnerSettings, build_runner
 from anllm.store.cache import cache_folder
+from anllm.store.progress import can_draw_on
 from anllm.structured.state import MaskComputer
 from anllm.structured.vocabulary import Vocabulary
 from anllm.text.interface import Tokenizer
@@ -35,7 +36,7 @@ def decode_settings(text: str) -> RunnerSettings:
 
 def main(settings_text: str, log_level: str, log_format: str, address: str) -> int:
     """Runs until the parent is gone; returns the exit code."""
-    configure(log_level, LogFormat(log_format), "engine")
+    configure(log_level, LogFormat(log_format), "engine", beside_bars=can_draw_on(sys.stderr))
     hide_torch()
     settings = decode_settings(settings_text)
     return serve_socket(

@@ -83,7 +83,7 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: P
         ("a.yaml", "port: [", "is no YAML"),
         ("a.toml", "port 8", "is no TOML"),
         ("a.json", "{}", "must end with .yaml, .yml or .toml"),
-        ("a.yaml", "port: eighty", "'eighty' is not a valid integer"),
+        ("a.yaml", "port: eighty", "'eighty' is not a valid integer (in the config file)."),
         ("a.yaml", "port: 70000", "port must be from 0 to 65535, got 70000"),
         ("a.yaml", "!!python/object/apply:os.getcwd []", "is no YAML"),
     ],

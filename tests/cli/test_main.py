@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 import anllm
 from anllm import launch
 from anllm.cli import main
-from anllm.cli.console import ready_line
+from anllm.cli.console import print_ready, ready_line
 from anllm.cli.main import COMMANDS
-from anllm.cli.serve import Size
+from anllm.cli.serve import Size, warn_of_unknown_variables
 from anllm.config import Config, Execution, ModelConfig, SecurityConfig, ServerConfig, Weights
 from anllm.core.events import EngineInfo
 from anllm.errors import ModelError
@@ -174,6 +174,18 @@ def test_keys_come_from_the_environment_which_no_child_process_inherits(launched
     assert launched.environment.keys().isdisjoint({name, *password} - {"ANLLM_SERVE_SSL_CERTFILE"})
 
 
+def test_a_wrong_value_is_told_with_its_variable() -> None:
+    result = run("serve", ANLLM_SERVE_PORT="eighty")
+    assert result.exit_code == 2
+    assert "'eighty' is not a valid integer (by the variable ANLLM_SERVE_PORT)." in result.output
+
+
+def test_a_variable_that_is_no_flag_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    environment = {"ANLLM_SERVE_PROT": "1", "ANLLM_SERVE_PORT": "2", "ANLLM_SERVE_CONFIG": "x", "ANLLM_CHAT_URL": "y"}
+    warn_of_unknown_variables(environment)
+    assert caplog.messages == ["ANLLM_SERVE_PROT is set, and serve has no such flag. Did you mean ANLLM_SERVE_PORT?"]
+
+
 def test_options_come_from_the_environment_too(launched: Launched) -> None:
     config = config_of(
         launched,
@@ -308,6 +320,21 @@ def test_the_ready_line_tells_all() -> None:
         " · weights float32 · flattened batching · context 8192 · K/V budget 8.0 GB (173,611 tokens)"
         " · chat in the browser at http://127.0.0.1:8000/"
     )
+
+
+def test_a_terminal_gets_the_addresses_on_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    print_ready("http://[fe80::1]:8000", "[org]/SmolLM2", make_info())
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:5] == [
+        "Serving [org]/SmolLM2",
+        "",
+        "  Chat in the browser  http://[fe80::1]:8000/",
+        "  OpenAI base URL      http://[fe80::1]:8000/v1",
+    ]
+    facts = "backend cpu · BLAS OpenBLAS of NumPy, 117 GFLOP/s on 2 threads · weights float32 · flattened batching"
+    rest = " ".join(" ".join(lines[6:]).split())
+    assert rest == f"{facts} · context 8192 · K/V budget 8.0 GB (173,611 tokens) Ctrl-C ends it."
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_ready_line_leaves_out_a_blas_where_there_is_none() -> None:

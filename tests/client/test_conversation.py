@@ -121,4 +121,5 @@ def test_what_is_no_conversation_is_refused_and_changes_nothing(tmp_path: Path, 
 def test_speed_counts_from_the_first_token() -> None:
     assert Answer(num_tokens=11, first_s=1.0, total_s=3.0).tokens_s == 5
     assert Answer(num_tokens=1, first_s=1.0, total_s=3.0).tokens_s is None
+    assert Answer(num_tokens=22, first_s=1.0, total_s=1.0001).tokens_s is None, "all came at once"
     assert Answer().tokens_s is None

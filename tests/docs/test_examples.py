@@ -63,14 +63,14 @@ def test_batch_answers_each_line(tmp_path: Path) -> None:
 
 @pytest.mark.real_model
 def test_chat_client_streams_and_counts(served: RunningServer) -> None:
-    lines = run_example("chat_client.py", f"{served.url}/v1")
+    lines = run_example("chat_client.py", "--url", f"{served.url}/v1")
     assert "Paris" in lines[0]
     assert re.fullmatch(r"\d+ prompt tokens, \d+ completion tokens", lines[-1])
 
 
 @pytest.mark.real_model
 def test_extract_gives_what_the_schema_asks_for(served: RunningServer) -> None:
-    sale = json.loads("\n".join(run_example("extract.py", "Bo, 7, of Oslo.", f"{served.url}/v1")))
+    sale = json.loads("\n".join(run_example("extract.py", "Bo, 7, of Oslo.", "--url", f"{served.url}/v1")))
     assert list(sale) == ["name", "age", "city", "date", "price"]
     assert 0 <= sale["age"] <= 120 and sale["city"] in ("Oslo", "Rome", "Paris")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", sale["date"])
@@ -78,8 +78,8 @@ def test_extract_gives_what_the_schema_asks_for(served: RunningServer) -> None:
 
 @pytest.mark.real_model
 def test_metrics_tell_what_was_done(served: RunningServer) -> None:
-    run_example("chat_client.py", f"{served.url}/v1")
-    lines = run_example("metrics.py", served.url)
+    run_example("chat_client.py", "--url", f"{served.url}/v1")
+    lines = run_example("metrics.py", "--url", f"{served.url}/v1")
     assert lines[0] == "running 0, waiting 0"
     read, written = (int(re.findall(r"\d+", line)[0]) for line in lines[2:4])
     assert read > 0 and written > 0
@@ -88,7 +88,7 @@ def test_metrics_tell_what_was_done(served: RunningServer) -> None:
 
 def test_tools_loop_calls_until_there_is_an_answer(scripted: ScriptedServer) -> None:
     question = 'call get_weather {"city": "Oslo"} get_weather {"city": "Rome"} then call get_weather {"city": "Bonn"}'
-    assert run_example("tools_loop.py", question, f"{scripted.url}/v1") == [
+    assert run_example("tools_loop.py", question, "--url", f"{scripted.url}/v1") == [
         'get_weather({"city": "Oslo"}) -> 12 degrees',
         'get_weather({"city": "Rome"}) -> 24 degrees',
         'get_weather({"city": "Bonn"}) -> There is no weather for Bonn.',
@@ -98,13 +98,13 @@ def test_tools_loop_calls_until_there_is_an_answer(scripted: ScriptedServer) -> 
 
 def test_tools_loop_ends_where_calls_do_not(scripted: ScriptedServer) -> None:
     question = " then ".join(['call get_weather {"city": "Oslo"}'] * 6)
-    lines = run_example("tools_loop.py", question, f"{scripted.url}/v1")
+    lines = run_example("tools_loop.py", question, "--url", f"{scripted.url}/v1")
     assert len(lines) == 6 and lines[-1] == "No answer after 5 rounds of calls."
 
 
 @pytest.mark.real_model
 def test_load_answers_all(served: RunningServer) -> None:
-    lines = run_example("load.py", "12", "6", f"{served.url}/v1")
+    lines = run_example("load.py", "12", "6", "--url", f"{served.url}/v1")
     assert re.fullmatch(r"12 of 12 requests answered, [1-9]\d* tokens in [\d.]+ s", lines[0])
     assert re.fullmatch(r"\d+ tokens/s, first token after [1-9]\d* ms \(median\)", lines[1])
     assert len(lines) == 2

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from anllm.config import SchedulerConfig
 from anllm.doctor.check import Status
 from anllm.doctor.surroundings import check_disk, check_network, check_open_files, check_port, check_variables
+from fake_server import RealServer, make_runner
+from serving import Gate
 
 
 @pytest.fixture
@@ -24,6 +27,15 @@ def test_a_port_that_is_taken_is_told(listener: socket.socket) -> None:
     assert "--port" in taken.fix
     listener.close()
     assert check_port("127.0.0.1", port).status is Status.OK
+
+
+def test_a_port_where_anllm_runs_is_no_fault() -> None:
+    gate = Gate()
+    with RealServer(make_runner(before_run=gate), gate, SchedulerConfig()).running() as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        found = check_port(host, int(port))
+    assert found.status is Status.OK
+    assert found.found == f"an anllm runs there: {server.url}/"
 
 
 def test_few_open_files_are_told() -> None:

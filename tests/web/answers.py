@@ -69,4 +69,29 @@ With \\(a_1 * b_1 + a_2 * b_2\\) and $$\\sum_i x_i$$ as well.
 [bad](javascript:window.hacked=3)
 <div class="composer" style="position:fixed">raw</div>
 """,
+    "things to do": """\
+- [x] boil water
+- [ ] drink **tea**
+
+<details><summary>How *long*?</summary>
+
+Four minutes.
+
+- or five
+
+</details>
+
+That is all.
+""",
+    "from right to left": """\
+مرحبا بالعالم
+
+- واحد
+
+> اثنان
+
+```python
+print(1)
+```
+""",
 }

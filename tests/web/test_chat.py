@@ -11,7 +11,8 @@ from web.acting import ask, open_settings, send, stored_chats, whole
 from web.scripted import ChatServer
 
 
-def test_an_answer_comes_with_its_figures(page: Page) -> None:
+def test_an_answer_comes_with_its_figures(page: Page, server: ChatServer) -> None:
+    server.step_s = 0.01
     answer = ask(page, "hello there")
     expect(answer).to_contain_text("You said: hello there")
     figures = answer.get_by_role("list", name="Figures of this answer")
@@ -19,6 +20,13 @@ def test_an_answer_comes_with_its_figures(page: Page) -> None:
     expect(figures).to_contain_text(re.compile(r"[\d.,]+ tok/s"))
     expect(figures).to_contain_text(re.compile(r"\d+ ms TTFT"))
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+
+
+def test_an_answer_that_came_at_once_tells_no_rate(page: Page) -> None:
+    """Where a token took no time that can be measured: 22 of them in a tenth of a millisecond were 210,000 tok/s."""
+    figures = ask(page, "x").get_by_role("list", name="Figures of this answer")
+    expect(figures).to_contain_text(re.compile(r"\d+ ms TTFT"))
+    expect(figures).not_to_contain_text("tok/s")
 
 
 def test_an_answer_grows_while_it_comes_and_stops_when_told(page: Page, server: ChatServer) -> None:
@@ -135,6 +143,27 @@ def test_markdown_is_drawn_and_nothing_else_runs(page: Page, server: ChatServer)
     assert answer.locator("a[href^=javascript]").count() == 0
     expect(answer.get_by_role("link", name="picture")).to_be_visible()
     assert page.evaluate("window.hacked") is None
+
+
+def test_lists_of_tasks_and_what_is_folded_away(page: Page) -> None:
+    answer = ask(page, "things to do")
+    expect(answer.get_by_role("listitem").filter(has_text="boil water").get_by_role("img", name="done")).to_be_visible()
+    expect(answer.get_by_role("listitem").filter(has_text="tea").get_by_role("img", name="to do")).to_be_visible()
+    folded = answer.locator("details")
+    expect(folded.get_by_text("Four minutes.")).to_be_hidden()
+    folded.locator("summary em", has_text="long").click()
+    expect(folded.get_by_text("Four minutes.")).to_be_visible()
+    expect(folded.get_by_role("listitem", name="")).to_have_text("or five")
+    expect(answer.get_by_text("That is all.")).to_be_visible()
+    expect(answer).not_to_contain_text("<")
+
+
+def test_lines_from_right_to_left_stay_in_their_column(page: Page) -> None:
+    answer = ask(page, "from right to left")
+    expect(answer.locator(".markdown ul")).to_have_css("direction", "rtl")
+    expect(answer.locator(".markdown ul")).to_have_css("padding-left", "0px")  # the bullets stand at the right
+    expect(answer.locator("blockquote")).to_have_css("border-left-width", "0px")
+    expect(answer.locator("pre")).to_have_css("direction", "ltr")
 
 
 def test_code_and_answers_are_copied(page: Page) -> None:
@@ -258,6 +287,7 @@ def test_rename_delete_and_undo(page: Page) -> None:
     page.get_by_role("menuitem", name="Rename").click()
     page.get_by_role("textbox", name="Title").fill("Greetings")
     page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="Greetings")).to_be_visible()
     page.reload()
     page.get_by_role("link", name="Greetings").hover()
     page.get_by_role("button", name="More for “Greetings”").click()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from web.acting import ask, open_settings, send
 from web.load import STATUS, MadeUpLoad
@@ -62,18 +62,25 @@ def test_a_menu_by_keys(page: Page) -> None:
     expect(page.get_by_role("button", name="More for “hello”")).to_be_focused()
 
 
+def with_long_name(route: Route) -> None:
+    listed = route.fetch().json()
+    listed["data"][0]["id"] = "org/A-Model-Whose-Name-Is-Longer-Than-A-Phone-Is-Wide-70B-Instruct-4bit"
+    route.fulfill(json=listed)
+
+
 def test_a_phone(browser: Browser, server: ChatServer) -> None:
     context = browser.new_context(
         viewport={"width": 360, "height": 740}, base_url=server.url, has_touch=True, is_mobile=True
     )
     page = context.new_page()
+    page.route("**/v1/models", with_long_name)
     page.goto("/")
     sidebar = page.get_by_role("navigation", name="Chats")
     expect(sidebar).to_have_count(0)
     for text in ("everything", "merges overlapping intervals"):
         ask(page, text)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("document.querySelector('.messages').scrollWidth <= innerWidth")
+    assert page.evaluate("innerWidth") == 360  # grows with what is too wide
+    assert page.evaluate("document.querySelector('.messages').scrollWidth") <= 360
     page.get_by_role("button", name="Show the sidebar").click()
     page.get_by_role("link", name="everything").click()
     expect(sidebar).to_have_count(0)
@@ -123,6 +130,20 @@ def check(page: Page, where: str) -> None:
     ]
     assert found == [], where
     assert len(result.response["passes"]) > 15, "axe saw no page"
+
+
+def test_on_paper_stands_the_whole_chat_alone(page: Page) -> None:
+    for text in ("everything", "merges overlapping intervals", "everything"):
+        ask(page, text)
+    page.emulate_media(media="print", color_scheme="dark")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    expect(page.get_by_role("textbox", name="Message")).to_be_hidden()
+    expect(page.get_by_role("navigation", name="Chats")).to_be_hidden()
+    expect(page.get_by_role("article", name="Answer").first).to_be_visible()
+    assert page.evaluate(
+        "document.querySelector('.messages').scrollHeight <= document.querySelector('.messages').clientHeight"
+    )
+    assert page.evaluate("document.documentElement.scrollHeight > 1000")
 
 
 def test_everything_comes_from_this_server(context: BrowserContext, server: ChatServer) -> None:

@@ -7,6 +7,7 @@ import "./styles/markdown.css";
 import "./styles/panel.css";
 import "./styles/dialogs.css";
 import "./styles/load.css";
+import "./styles/media.css";
 
 import { effect } from "@preact/signals";
 import { render } from "preact";

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from anllm.errors import ConfigError
@@ -71,6 +72,14 @@ class Load:
     extra: Mapping[str, Any] = field(default_factory=dict)
     goodput_ms: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+
+    @property
+    def label(self) -> str:
+        """For a title."""
+        if self.dataset is not None:
+            return f"prompts of {Path(self.dataset).name}"
+        spread = f" ± {self.range_ratio:.0%}" if self.range_ratio else ""
+        return f"{self.prompt_tokens} tokens in, {self.output_tokens} out{spread}"
 
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "output_tokens"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import anllm
+from anllm.cli.model_names import servable_models
 from anllm.cli.remote import api_key_option, target, url_option
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class NumberList(click.ParamType):  # type: ignore[type-arg] # not generic in ol
 
 
 @click.command(context_settings={"show_default": True})
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=servable_models)
 @url_option
 @api_key_option
 @click.option("--model-id", help="Id of the model in requests.  [default: the first one that is served]")
@@ -113,8 +114,10 @@ def show(run: Bench, results: list[tuple[Point, Figures]], json_file: Path | Non
             click.echo(text)
         else:
             json_file.write_text(text + "\n", encoding="utf-8")
+            click.echo(f"\nAll figures: {json_file}", err=True)
     if chart is not None:
-        draw(chart, f"{run.model} at {run.address.url}", results)
+        draw(chart, f"{run.model} · {run.load.label}", results)
+        click.echo(f"Chart: {chart}", err=True)
 
 
 def load_of(options: dict[str, Any]) -> Load:

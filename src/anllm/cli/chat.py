@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from anllm.cli.model_names import servable_models
 from anllm.cli.remote import api_key_option, target, url_option
 from anllm.errors import AnllmError
 
@@ -21,7 +22,8 @@ BLOCK = '"""'  # begins and ends a message of several lines
 HELP = """\
 /help                 this
 /system [TEXT]        show or set the system prompt
-/set [NAME VALUE]     show the settings, or change one, such as: /set temperature 0.2; none leaves it to the server
+/set [NAME VALUE]     show the settings, or change one: /set temperature 0.2;
+                      the value none leaves it to the server
 /clear                begin anew; the system prompt and settings stay
 /retry                draw the last answer anew
 /save FILE            write the conversation to a file
@@ -34,7 +36,7 @@ COMMANDS = ("/help", "/system", "/set", "/clear", "/retry", "/save", "/load", "/
 
 
 @click.command(context_settings={"show_default": True})
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=servable_models)
 @url_option
 @api_key_option
 @click.option("--model-id", help="Id of the model in requests.  [default: the first one that is served]")

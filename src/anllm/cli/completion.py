@@ -11,16 +11,19 @@ WHERE = {
 }
 
 
-@click.command()
+# \b: click leaves the lines behind it as they are
+HELP = """Print the code with which SHELL completes commands, flags and their values.
+
+\b
+bash, in ~/.bashrc:  eval "$(anllm completion bash)"
+zsh, in ~/.zshrc:    eval "$(anllm completion zsh)"
+fish, once:          anllm completion fish > ~/.config/fish/completions/anllm.fish
+"""
+
+
+@click.command(help=HELP)
 @click.argument("shell", type=click.Choice(list(WHERE)))
 def completion(shell: str) -> None:
-    r"""Print the code with which SHELL completes commands, flags and their values.
-
-    \b
-    bash, in ~/.bashrc:  eval "$(anllm completion bash)"
-    zsh, in ~/.zshrc:    eval "$(anllm completion zsh)"
-    fish:                anllm completion fish > ~/.config/fish/completions/anllm.fish
-    """
     from click.shell_completion import get_completion_class
 
     from anllm.cli.main import main

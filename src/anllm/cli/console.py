@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -29,6 +31,11 @@ class BytesColumn(DownloadColumn):
         return super().render(task) if task.total else Text()
 
 
+class PercentColumn(TextColumn):
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text()
+
+
 class SpeedColumn(TransferSpeedColumn):
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total else Text()
@@ -42,7 +49,7 @@ class TerminalConsole:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
+            PercentColumn("{task.percentage:>3.0f}%"),
             BytesColumn(),
             SpeedColumn(),
             TimeElapsedColumn(),
@@ -87,20 +94,37 @@ class TerminalConsole:
     def ready(self, address: str, model_id: str, info: EngineInfo) -> None:
         self.done()
         self._bar.stop()
-        print(ready_line(address, model_id, info), flush=True)
+        if sys.stdout.isatty():
+            print_ready(address, model_id, info)
+        else:
+            print(ready_line(address, model_id, info), flush=True)
+
+
+def print_ready(address: str, model_id: str, info: EngineInfo) -> None:
+    """For somebody who looks: the same, with the addresses on lines of their own, where they can be clicked at."""
+    console = Console(highlight=False, soft_wrap=True)
+    shown = escape(address)  # [fe80::1] is no style
+    console.print(f"\n[bold]Serving {escape(model_id)}[/bold]\n")
+    console.print(f"  Chat in the browser  [bold cyan]{shown}/[/]")
+    console.print(f"  OpenAI base URL      [bold cyan]{shown}/v1[/]\n")
+    console.print(Padding(Text(" · ".join(facts(info))), (0, 2)), style="dim", soft_wrap=False)
+    console.print("\n  Ctrl-C ends it.\n", style="dim")
 
 
 def ready_line(address: str, model_id: str, info: EngineInfo) -> str:
     """Address, model, backend, BLAS, K/V budget, and where the chat is, in one line."""
+    serving, chat = f"Serving {model_id} at {address}/v1", f"chat in the browser at {address}/"
+    return " · ".join((serving, *facts(info), chat))
+
+
+def facts(info: EngineInfo) -> list[str]:
+    """How the model is served."""
     tokens = info.kv_budget_bytes // info.kv_bytes_per_token
-    parts = [
-        f"Serving {model_id} at {address}/v1",
+    return [
         f"backend {info.backend}",
         *([f"BLAS {info.blas}"] if info.blas else []),
         f"weights {info.weights}",
         f"{info.execution} batching",
         f"context {info.max_model_len}",
         f"K/V budget {info.kv_budget_bytes / 1e9:.1f} GB ({tokens:,} tokens)",
-        f"chat in the browser at {address}/",
     ]
-    return " · ".join(parts)

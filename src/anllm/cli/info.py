@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anllm.config import Weights
+from anllm.cli.model_names import servable_models
+from anllm.config import CacheConfig, Weights
 from anllm.core.request import SamplingDefaults
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"show_default": True})
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=servable_models)
 @click.option("--streams", type=click.IntRange(1), default=32, help="Requests at the same time.")
 @click.option("--tokens", type=click.IntRange(1), default=2048, help="Tokens of each, prompt and answer together.")
 @click.option(
@@ -49,9 +50,9 @@ def info(model: str | None, streams: int, tokens: int, weights: str, as_json: bo
             json.dumps({**as_fields(found), "need": {**asdict(need), "total_bytes": need.total_bytes}}, indent=2)
         )
         return
-    width = max(len(name) for name, _ in lines(found, need))
-    for name, text in lines(found, need):
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {text}")
+    from anllm.cli.tables import print_pairs
+
+    print_pairs(lines(found, need))
 
 
 def as_fields(found: Description) -> dict[str, object]:
@@ -83,4 +84,5 @@ def lines(found: Description, need: Need) -> Iterator[tuple[str, str]]:
     streams = f"{need.num_streams} stream{'s' if need.num_streams > 1 else ''} of {need.num_tokens:,} tokens"
     parts = f"weights {size(need.weight_bytes)}, K/V {size(need.kv_bytes)}, work from {size(need.working_bytes)} on"
     yield f"memory for {streams}", f"{size(need.total_bytes)}: {parts}"
-    yield "memory here", f"{size(inner.memory_bytes)} free; serve takes 80 % of it (--memory-fraction)"
+    share = CacheConfig().memory_fraction
+    yield "memory here", f"{size(inner.memory_bytes)} free; serve takes {share:.0%} of it (--memory-fraction)"

@@ -72,12 +72,27 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.BadParameter as error:
+            if not (place := where_from(error)):
+                raise
+            message = f"{error.message.removesuffix('.')} ({place})."
+            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from None
         except AnllmError as error:
             click.echo(f"Error: {error.message}", err=True)
             sys.exit(1)
         except KeyboardInterrupt:
             click.echo(err=True)
             sys.exit(INTERRUPTED)
+
+
+def where_from(error: click.BadParameter) -> str:
+    """Where a wrong value was set, if not on the command line, where it can be seen; else ""."""
+    if error.ctx is None or error.param is None or error.param.name is None:
+        return ""
+    source = error.ctx.get_parameter_source(error.param.name)
+    if source is click.core.ParameterSource.ENVIRONMENT:
+        return f"by the variable {error.param.envvar or f'{error.ctx.auto_envvar_prefix}_{error.param.name}'.upper()}"
+    return "in the config file" if source is click.core.ParameterSource.DEFAULT_MAP else ""
 
 
 @click.group(

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import CompletionItem
 
-
-def stored_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For the shell: what can be removed."""
-    from anllm.store.inventory import stored_models
-
-    return [CompletionItem(model.name) for model in stored_models() if model.name.startswith(incomplete)]
+from anllm.cli.model_names import removable_models
 
 
 @click.command()
-@click.argument("model", shell_complete=stored_names)
+@click.argument("model", shell_complete=removable_models)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 def rm(model: str, yes: bool) -> None:
     """Remove MODEL, a name as `anllm list` has it, from anllm's cache or the hub's."""

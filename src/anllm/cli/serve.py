@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anllm.cli.config_file import config_option
+from anllm.cli.model_names import servable_models
 from anllm.cli.sections import SectionedCommand
 from anllm.config import (
     LOG_LEVELS,
@@ -32,6 +35,7 @@ else:
     _IntegerType = click.ParamType  # which is not generic in older versions
 
 DEFAULT = Config()
+logger = logging.getLogger(__name__)
 _SECRETS = ("ANLLM_API_KEY", "ANLLM_SERVE_API_KEY", "ANLLM_SERVE_SSL_KEYFILE_PASSWORD")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -63,7 +67,7 @@ SECTIONS = {
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS, context_settings={"show_default": True})
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=servable_models)
 @config_option
 @click.option("--host", default=DEFAULT.server.host, help="Address to listen on.")
 @click.option("--port", default=DEFAULT.server.port, type=int, help="Port to listen on.")
@@ -138,7 +142,11 @@ SECTIONS = {
     "--max-stop-strings", default=DEFAULT.server.max_stop_strings, type=int, help="Most stop strings of a request."
 )
 @click.option(
-    "--max-body", default=DEFAULT.server.max_body_bytes, type=Size(), help="Longest request body, such as 32M."
+    "--max-body",
+    default=DEFAULT.server.max_body_bytes,
+    show_default=f"{DEFAULT.server.max_body_bytes >> 20}M",
+    type=Size(),
+    help="Longest request body.",
 )
 @click.option(
     "--head-timeout",
@@ -230,15 +238,28 @@ SECTIONS = {
 )
 def serve(model: str | None, **options: Any) -> None:
     """Serve MODEL: a hub id, a local folder, or a .gguf file. Without MODEL, the embedded default model."""
-    configure(options["log_level"], LogFormat(options["log_format"]), "api")
+    from anllm.store.progress import can_draw_on
+
+    form = LogFormat(options["log_format"])
+    configure(options["log_level"], form, "api", beside_bars=can_draw_on(sys.stderr))
     from anllm.cli.console import TerminalConsole
     from anllm.launch import serve as run_server
 
+    warn_of_unknown_variables(os.environ)
     config = build_config(model, options)
     forget_secrets()
     with TerminalConsole() as console:
         code = run_server(config, console)
     sys.exit(code)
+
+
+def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
+    """One line for those that look like flags and are none: nobody else would tell."""
+    known = {f"ANLLM_SERVE_{parameter.name}".upper() for parameter in serve.params}
+    for name in sorted(name for name in environment if name.startswith("ANLLM_SERVE_") and name not in known):
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        logger.warning("%s is set, and serve has no such flag.%s", name, hint)
 
 
 def traces_are_wanted(environment: Mapping[str, str]) -> bool:

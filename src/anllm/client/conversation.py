@@ -14,6 +14,7 @@ from anllm.client.plain import PlainClient
 from anllm.errors import ConfigError
 
 Json = dict[str, Any]
+SHORTEST_S = 0.05  # below that a rate says more of the network than of the model
 
 # What a request may say of how its answer is made; the server checks the values.
 SETTINGS = (
@@ -35,8 +36,10 @@ class Answer:
 
     @property
     def tokens_s(self) -> float | None:
-        """Tokens a second after the first one."""
-        if self.num_tokens is None or self.num_tokens < 2 or self.first_s is None or self.total_s <= self.first_s:
+        """Tokens a second after the first one. None where they came all at once, which tells nothing of the model."""
+        if self.num_tokens is None or self.num_tokens < 2 or self.first_s is None:
+            return None
+        if self.total_s - self.first_s < SHORTEST_S:
             return None
         return (self.num_tokens - 1) / (self.total_s - self.first_s)
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from anllm.config import CacheConfig
 from anllm.doctor.check import Check, ok, problem, warning
 from anllm.doctor.packages import CUDA_12, install_mlx, pip
 from anllm.runner.blas import STOCK
@@ -62,7 +63,8 @@ def check_machine(probe: Mapping[str, Any], which: Which = shutil.which) -> Iter
 
 
 def check_memory(memory_bytes: int, backend: str) -> Check:
-    found = f"{memory_bytes / 1e9:.1f} GB for weights and K/V"
+    share = CacheConfig().memory_fraction
+    found = f"{memory_bytes / 1e9:.1f} GB free; serve takes {share:.0%} of it for weights and K/V (--memory-fraction)"
     if memory_bytes < FEW_BYTES:
         whose = "the GPU" if backend == "cuda" else "this machine"
         return warning("memory", found, f"end other programs on {whose}; 'anllm info MODEL' tells what a model needs")

@@ -11,13 +11,17 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from anllm.client.address import Address
+from anllm.client.plain import PlainClient
 from anllm.config import ServerConfig
 from anllm.doctor.check import Check, ok, problem, warning
+from anllm.errors import RemoteError
 from anllm.store.cache import cache_folder
 
 FEW_BYTES = 5_000_000_000
 FEW_FILES = 4096  # a connection takes one
 CONNECT_S = 3.0
+ANSWER_S = 3.0
 NETWORK_VARIABLES = (
     *("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("SSL_CERT_FILE", "PIP_INDEX_URL"),
@@ -44,12 +48,23 @@ def check_port(host: str, port: int) -> Check:
         try:
             trial.bind((host, port))
         except OSError as error:
+            if is_anllm(host, port):
+                return ok(f"port {port}", f"an anllm runs there: http://{host}:{port}/")
             return warning(
                 f"port {port}",
                 f"can't be had ({error.strerror}): another server may run there",
                 f"anllm serve --port {port + 1 if port < 65535 else 8001}, or end what listens: lsof -i :{port}",
             )
     return ok(f"port {port}", "free")
+
+
+def is_anllm(host: str, port: int) -> bool:
+    """Whether a server of ours answers there."""
+    try:
+        answer = PlainClient(Address(is_tls=False, host=host, port=port, prefix=""), ANSWER_S).get("/")
+    except RemoteError:
+        return False
+    return answer.get("name") == "anllm"
 
 
 def check_open_files(limit: int) -> Check:

@@ -72,7 +72,10 @@ class ProcessTransport:
     ) -> End:
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *self._command(), address, stdin=asyncio.subprocess.PIPE
+                *self._command(),
+                address,
+                stdin=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is not for it, not even before it can say so itself
             )
         except OSError as error:
             return End(f"could not be started: {error}")
@@ -155,7 +158,7 @@ def serve_socket(
 
     runner_factory gets a function that takes LoadProgress, and raises AnllmError for a model that can't be served.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever starts it: the parent decides when it ends
     _end_with_parent()
     socket = zmq.Context().socket(zmq.PAIR)
     socket.set_hwm(0)

@@ -20,8 +20,8 @@ from anllm.runner.blas import Blas, load_blas
 
 MLX_ENVIRONMENT = {"MLX_CUDA_GRAPH_CACHE_SIZE": "2000", "MLX_ENABLE_CACHE_THRASHING_CHECK": "0"}
 NO_BACKEND = (
-    "MLX has no backend here. Install one: pip install 'anllm[cpu]', or with an NVIDIA GPU 'anllm[cuda13]' or "
-    "'anllm[cuda12]'."
+    "MLX has no backend here. Install one: pip install 'mlx[cpu]', or with an NVIDIA GPU 'mlx[cuda13]' or "
+    "'mlx[cuda12]'; 'anllm doctor' tells which."
 )
 
 

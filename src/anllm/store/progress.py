@@ -1,8 +1,9 @@
-"""How a long fetch tells where it stands. Knows nothing of terminals; the command line draws it."""
+"""How a long fetch tells where it stands. The command line draws it; here is known only where that can be done."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
+from typing import Protocol, TextIO
 
 
 class Progress(Protocol):
@@ -16,6 +17,11 @@ class Progress(Protocol):
 
     def done(self) -> None:
         """The fetch has ended, perhaps without any stage. Not called when it raises."""
+
+
+def can_draw_on(stream: TextIO) -> bool:
+    """Whether it is a terminal whose lines can be drawn anew."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class NoProgress:

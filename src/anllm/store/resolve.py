@@ -56,7 +56,8 @@ def parse_source(model: str | None) -> ModelSource:
     if _HUB_ID.fullmatch(model):
         return ModelSource(model, SourceKind.HUB, model)
     raise ModelError(
-        f"'{model}' is no model: give a hub id (org/name), a model folder, or a .gguf file; none for the default model."
+        f"'{model}' is no model: give a hub id (org/name), a model folder, or a .gguf file; or no name at all, for "
+        "the default model."
     )
 
 

@@ -12,7 +12,7 @@ interface Advice {
   hint: string;
 }
 
-function adviceFor({ status, code, param }: Failure): Advice {
+function adviceFor({ status, code, param }: Failure, hasBegun: boolean): Advice {
   if (code === "context_length_exceeded")
     return { title: "The conversation is too long", hint: "Start a new chat, or edit an earlier message to go on from there." };
   if (status === 401) return { title: "An API key is needed", hint: "Enter the key that this server was started with." };
@@ -24,11 +24,18 @@ function adviceFor({ status, code, param }: Failure): Advice {
   if (status >= 500) return { title: "The server failed", hint: "Try again. Its log has the details." };
   if (status >= 400)
     return { title: "The request was refused", hint: param ? `Look at “${param}” in the chat settings.` : "Look at the chat settings." };
-  return { title: "The answer did not come", hint: "See whether the server runs, and try again." };
+  return { title: hasBegun ? "The answer broke off" : "The answer did not come", hint: "See whether the server runs, and try again." };
 }
 
-export function FailureCard({ failure, onRetry }: { failure: Failure; onRetry: () => void }): JSX.Element {
-  const { title, hint } = adviceFor(failure);
+interface Props {
+  failure: Failure;
+  /** Whether a part of the answer is there. */
+  hasBegun: boolean;
+  onRetry: () => void;
+}
+
+export function FailureCard({ failure, hasBegun, onRetry }: Props): JSX.Element {
+  const { title, hint } = adviceFor(failure, hasBegun);
   const wait = useCountdown(failure.retryAfterS ?? 0);
   return (
     <div class="failure" role="alert">

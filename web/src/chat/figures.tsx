@@ -4,9 +4,13 @@ import type { JSX } from "preact";
 import type { AssistantNode } from "../types.ts";
 import { count, rate, seconds } from "../ui/format.ts";
 
+/** Below that a rate says more of the network than of the model: all may have come at once. */
+const SHORTEST_MS = 50;
+
 export function Figures({ node }: { node: AssistantNode }): JSX.Element {
   const { usage, timing } = node;
-  const perSecond = usage && timing && timing.decodeMs > 0 ? ((usage.completionTokens - 1) * 1000) / timing.decodeMs : null;
+  const isMeasured = usage && timing && timing.decodeMs >= SHORTEST_MS;
+  const perSecond = isMeasured ? ((usage.completionTokens - 1) * 1000) / timing.decodeMs : null;
   const cached = usage?.cachedTokens ? `, ${count(usage.cachedTokens)} of them from the prefix cache` : "";
   return (
     <ul class="figures" aria-label="Figures of this answer">

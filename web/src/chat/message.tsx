@@ -123,7 +123,7 @@ function Answer({ node, place, results, isLast, isBusy }: Props & { node: Assist
       {isEmpty && isOpen && <Waiting />}
       {isEmpty && node.state === "done" && <p class="muted">The model said nothing.</p>}
       {isEmpty && node.state === "stopped" && <p class="muted">Stopped before the first word.</p>}
-      {node.failure && <FailureCard failure={node.failure} onRetry={() => regenerate(node.id)} />}
+      {node.failure && <FailureCard failure={node.failure} hasBegun={!isEmpty} onRetry={() => regenerate(node.id)} />}
       <div class="actions">
         <Branches node={node} place={place} isBusy={isBusy} />
         {!isOpen && (

@@ -13,7 +13,7 @@ export interface Block {
 export const highlighter = signal<((code: string, language: string) => string | null) | null>(null);
 let isLoading = false;
 
-const INLINE_TAG = /^<\/?(?:br|sub|sup|kbd|mark|u|b|i|s|em|strong|details|summary)\s*\/?>$/i;
+const INLINE_TAG = /^<\/?(?:br|sub|sup|kbd|mark|u|b|i|s|em|strong)\s*\/?>$/i;
 
 const MATH = /^(?:\\\([\s\S]+?\\\)|\\\[[\s\S]+?\\\]|\$\$[\s\S]+?\$\$)/;
 
@@ -29,10 +29,28 @@ const math: TokenizerAndRendererExtension = {
   renderer: ({ raw }) => `<code class="math">${escaped(raw)}</code>`,
 };
 
+const DETAILS = /^ {0,3}<details(?: open)?>\s*<summary>([\s\S]*?)<\/summary>([\s\S]*?)(?:<\/details>[^\S\n]*(?:\n+|$)|$)/;
+
+// What is folded away is Markdown too, over empty lines; Markdown itself would see two tags apart.
+const details: TokenizerAndRendererExtension = {
+  name: "details",
+  level: "block",
+  start: (source) => /^ {0,3}<details/m.exec(source)?.index,
+  tokenizer(source) {
+    const [raw, summary = "", body = ""] = DETAILS.exec(source) ?? [];
+    if (raw === undefined) return undefined;
+    return { type: "details", raw, summary: this.lexer.inlineTokens(summary.trim()), tokens: this.lexer.blockTokens(body) };
+  },
+  renderer(token) {
+    const summary = this.parser.parseInline(token.summary as Token[]);
+    return `<details><summary>${summary}</summary>${this.parser.parse(token.tokens ?? [])}</details>`;
+  },
+};
+
 const marked = new Marked({
   gfm: true,
   breaks: true,
-  extensions: [math],
+  extensions: [math, details],
   renderer: {
     // Tags that only shape words pass. All others are shown as they are written, since they are the answer's text.
     html({ text }) {
@@ -41,6 +59,9 @@ const marked = new Marked({
     // The page may load nothing from elsewhere, and a picture would tell its host that it was looked at.
     image({ href, text }) {
       return `<a href="${escaped(href)}">${escaped(text || href)}</a>`;
+    },
+    checkbox({ checked }) {
+      return `<span class="task" role="img" aria-label="${checked ? "done" : "to do"}">${checked ? "☑" : "☐"}</span> `;
     },
     code({ text, lang }) {
       return codeBlock(text, (lang ?? "").trim().split(/\s/, 1)[0]?.toLowerCase() ?? "");

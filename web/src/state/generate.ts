@@ -16,6 +16,9 @@ export function isAnswering(id: string | undefined): boolean {
   return id !== undefined && running.value.has(id);
 }
 
+// Else a stream that ends with the page would be kept as one that was lost.
+window.addEventListener("pagehide", () => [...running.peek().keys()].forEach(stop));
+
 export function stop(id: string): void {
   running.peek().get(id)?.abort();
 }

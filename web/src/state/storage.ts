@@ -30,8 +30,12 @@ export async function load(id: string): Promise<Conversation | undefined> {
 export async function save(conversation: Conversation): Promise<boolean> {
   try {
     const db = await database();
-    await db?.put("conversations", conversation);
-    return db !== null;
+    if (db === null) return false;
+    const transaction = db.transaction("conversations", "readwrite");
+    const put = transaction.store.put(conversation);
+    transaction.commit(); // at once: a page that is being closed does not come to the end of the request any more
+    await Promise.all([put, transaction.done]);
+    return true;
   } catch {
     return false; // no room left
   }
