@@ -20,7 +20,7 @@ from anllm.server.context import get_context
 from anllm.server.disconnect import while_connected
 from anllm.server.errors import ClientDisconnectedError, error_object, internal_error
 from anllm.server.generation import Generation
-from anllm.server.sse import DONE, HEADERS, KEEP_ALIVE, Chunks, event
+from anllm.server.sse import DONE, HEADERS, KEEP_ALIVE, Chunks
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +84,10 @@ class EventStreamResponse(Response):
                 return events + self._chunks.closing() + DONE, True
             return events or KEEP_ALIVE, False
         except AnllmError as error:
-            return event(error_object(error, self._request_id)) + DONE, True
+            return self._chunks.failure(error_object(error, self._request_id)) + DONE, True
         except Exception:  # the status is sent: all that is left is to say so, and not to look like a finished stream
             logger.exception(Fields("stream failed", request_id=self._request_id))
-            return event(error_object(internal_error(), self._request_id)) + DONE, True
+            return self._chunks.failure(error_object(internal_error(), self._request_id)) + DONE, True
 
 
 class SilenceTimer:
