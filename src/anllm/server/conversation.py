@@ -69,7 +69,7 @@ def render(
             **variables,
         )
     except InvalidRequestError as error:
-        error.param = param
+        error.param = param if error.param == "messages" else error.param
         raise
 
 

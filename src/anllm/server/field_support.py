@@ -70,11 +70,36 @@ NEUTRAL_COMPLETION_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
     "suffix": ("",),
 }
+NEUTRAL_RESPONSES_VALUES: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL_VALUES,
+    "background": (False,),
+    "conversation": (),
+    "prompt": (),
+    "moderation": (),
+    "n": (1,),
+    "prompt_logprobs": (),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+}
+# Of the Responses API, which needs no log line for them: they bound or compact what runs on OpenAI's servers.
+RESPONSES_ACCEPTED_WITHOUT_EFFECT = {
+    **{name: why for name, why in ACCEPTED_WITHOUT_EFFECT.items() if name not in ("metadata", "store")},
+    "context_management": "conversations are not compacted",
+    "max_tool_calls": "a bound for tools of OpenAI's servers",
+}
+
+_INSTEAD = {
+    "background": "Ask for a stream, or wait for the answer.",
+    "conversation": "Use 'previous_response_id', or send the earlier items in 'input'.",
+    "prompt": "Send its text in 'instructions' and 'input'.",
+    "response_format": "Use 'text.format'.",
+}
 
 
 def unsupported(param: str) -> InvalidRequestError:
+    instead = _INSTEAD.get(param, "Please leave it out.")
     return InvalidRequestError(
-        f"Unsupported parameter: '{param}' is known, but this server can't do it yet. Please leave it out.",
+        f"Unsupported parameter: '{param}' is known, but this server can't do it yet. {instead}",
         param=param,
         code="unsupported_parameter",
     )

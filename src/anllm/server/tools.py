@@ -61,6 +61,13 @@ def strict_schemas(use: ToolUse) -> tuple[Structure, ...]:
     )
 
 
+def max_calls(*, is_named: bool, is_parallel: bool | None) -> int | None:
+    """A function that is named is called once, as with other servers, unless the request says otherwise: who names one
+    wants its arguments, and small models would give them again and again."""
+    is_parallel = not is_named if is_parallel is None else is_parallel
+    return None if is_parallel else 1
+
+
 def check_names(names: Iterable[tuple[str, str]]) -> None:
     """names: each with the path where it stands. No two are the same."""
     seen = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anllm.parsers.schema import name_of
 from anllm.server.chat.protocol import ChatCompletionRequest
 from anllm.server.protocol import Function
-from anllm.server.tools import ToolUse, check_names, check_schemas, plain_tool
+from anllm.server.tools import ToolUse, check_names, check_schemas, max_calls, plain_tool
 from anllm.server.validation import invalid, missing
 
 
@@ -19,7 +19,9 @@ def tool_use(request: ChatCompletionRequest) -> ToolUse:
     offered = tuple(map(plain_tool, functions))
     allowed, min_calls = _chosen(request, {function.name for function in functions})
     callable_ = tuple(tool for tool in offered if name_of(tool) in allowed)
-    use = ToolUse(offered, callable_, min_calls, _max_calls(request), params=params)
+    is_named = isinstance(request.tool_choice, dict) and request.tool_choice.get("type") == "function"
+    most = max_calls(is_named=is_named, is_parallel=request.parallel_tool_calls)
+    use = ToolUse(offered, callable_, min_calls, most, params=params)
     check_schemas(use)
     return use
 
@@ -47,15 +49,6 @@ def _paths(functions: list[Function], param: str, path: str) -> tuple[str, ...]:
     """Of their schemas, once it is known that their names differ."""
     check_names((function.name, f"{param}[{index}].{path}name") for index, function in enumerate(functions))
     return tuple(f"{param}[{index}].{path}parameters" for index in range(len(functions)))
-
-
-def _max_calls(request: ChatCompletionRequest) -> int | None:
-    """A function that is named is called once, as with other servers, unless the request says otherwise: who names one
-    wants its arguments, and small models would give them again and again."""
-    choice = request.tool_choice
-    is_named = isinstance(choice, dict) and choice.get("type") == "function"
-    is_parallel = not is_named if request.parallel_tool_calls is None else request.parallel_tool_calls
-    return None if is_parallel else 1
 
 
 def _chosen(request: ChatCompletionRequest, names: set[str]) -> tuple[set[str], int]:
