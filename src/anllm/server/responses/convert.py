@@ -74,7 +74,7 @@ def plan_response(
     if request.instructions is not None:
         messages.insert(0, {"role": "system", "content": request.instructions})
     if not messages:
-        raise invalid("input", "must not be empty", "empty_array")
+        raise invalid("input", "must hold a message, or follow a previous response that does", None)
     text, prompt = _prompt(messages, request, model, tools)
     include = request.include or ()
     prompts = sampled_prompts(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from anllm.server.answers import new_id
 from anllm.server.protocol import RequestModel
 from anllm.server.responses.protocol import (
+    DROPPED_ITEMS,
     CustomToolCallItem,
     CustomToolCallOutputItem,
     FunctionCallItem,
@@ -28,36 +29,6 @@ from anllm.server.validation import invalid
 
 Placed = tuple[str, InputItem]  # an item, and the path where it stands in the request
 
-# Of tools that run on OpenAI's servers or that OpenAI alone can read; nothing of them can stand in a prompt.
-DROPPED_ITEMS = frozenset(
-    {
-        "additional_tools",
-        "apply_patch_call",
-        "apply_patch_call_output",
-        "code_interpreter_call",
-        "compaction",
-        "compaction_trigger",
-        "computer_call",
-        "computer_call_output",
-        "configuration_update",
-        "context_compaction",
-        "file_search_call",
-        "image_generation_call",
-        "local_shell_call",
-        "local_shell_call_output",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_call",
-        "mcp_list_tools",
-        "program",
-        "program_output",
-        "shell_call",
-        "shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
-    }
-)
 _KEPT = {"status": "completed"}
 
 
@@ -85,7 +56,7 @@ def without_references(items: Sequence[InputItem], find: Callable[[str], Item | 
                     "is the id of no item that is kept here: only those of responses with 'store' are, for a while. "
                     "Send the item itself"
                 )
-                raise invalid(f"{param}.id", rule, given=item.id)
+                raise invalid(f"{param}.id", rule, None, given=item.id)
             resolved += known_items([found])
         elif not isinstance(item, OtherItem):
             resolved.append((param, item))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, WithJsonSchema
+from pydantic import ConfigDict, Discriminator, Field, GetJsonSchemaHandler, Tag, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from anllm.server.protocol import (
     AS_ARRAY,
@@ -19,18 +21,91 @@ from anllm.server.protocol import (
     String,
     StringOrObject,
     Strings,
+    has,
+    if_then,
 )
 
 Id = Annotated[str, Field(max_length=256)]
 MAX_METADATA, MAX_KEY_CHARS, MAX_VALUE_CHARS = 16, 64, 512
+
+# Of tools that run on OpenAI's servers or that OpenAI alone can read; nothing of them can stand in a prompt.
+DROPPED_ITEMS = frozenset(
+    {
+        "additional_tools",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "compaction_trigger",
+        "computer_call",
+        "computer_call_output",
+        "configuration_update",
+        "context_compaction",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+# They run on OpenAI's servers, or in clients that OpenAI's models were trained for. Agents list them always.
+HOSTED_TOOLS = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+
+
+class AnyBranch:
+    """For the documentation: a value may fit several branches of a union; which one reads it, a tag decides."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = handler(schema)
+        described["anyOf"] = described.pop("oneOf")
+        return described
 
 
 # -- items of the input ------------------------------------------------------------------------------------------------
 
 
 class Part(RequestModel):
-    """`text` belongs to types input_text and output_text, `refusal` to type refusal. items.py refuses other types by
-    their name."""
+    """`text` belongs to types input_text and output_text, `refusal` to type refusal, which an assistant's message may
+    have."""
+
+    # messages.py looks at it, and refuses other types by their name
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                if_then("type", ["input_text", "output_text"], has("text")),
+                if_then("type", ["refusal"], has("refusal")),
+            ]
+        }
+    )
 
     type: Annotated[str, WithJsonSchema({"enum": ["input_text", "output_text", "refusal"]})]
     text: str | None = None
@@ -41,13 +116,30 @@ class TextPart(RequestModel):
     text: str
 
 
+_TEXT_PART_LIST: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    },
+}
+
 Parts = Annotated[list[Part], FIRST_FAULT_ONLY]
 Content = Annotated[String | Annotated[Parts, AS_ARRAY], STRING_OR_ARRAY]
+TextContent = Annotated[Content, WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_PART_LIST]})]
 Texts = Annotated[list[TextPart], FIRST_FAULT_ONLY]
+
+
+_TEXT_PARTS: dict[str, Any] = {"items": {"properties": {"type": {"enum": ["input_text", "output_text"]}}}}
 
 
 class MessageItem(RequestModel):
     """`type` may be left out."""
+
+    model_config = ConfigDict(
+        json_schema_extra=if_then("role", ["system", "developer", "user"], {"properties": {"content": _TEXT_PARTS}})
+    )
 
     type: Literal["message"] | None = None
     id: Id | None = None
@@ -72,7 +164,7 @@ class FunctionCallOutputItem(RequestModel):
     type: Literal["function_call_output"]
     id: Id | None = None
     call_id: Id
-    output: Content
+    output: TextContent
 
 
 class CustomToolCallItem(RequestModel):
@@ -90,7 +182,7 @@ class CustomToolCallOutputItem(RequestModel):
     type: Literal["custom_tool_call_output"]
     id: Id | None = None
     call_id: Id
-    output: Content
+    output: TextContent
 
 
 class ReasoningItem(RequestModel):
@@ -113,7 +205,7 @@ class ItemReference(RequestModel):
 class OtherItem(RequestModel):
     """Of tools that this server does not have: dropped. items.py refuses types that nobody knows."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"enum": sorted(DROPPED_ITEMS)})]
 
 
 _ITEMS: dict[str, type[RequestModel]] = {
@@ -145,6 +237,7 @@ InputItem = Annotated[
     | Annotated[ItemReference, Tag("<item_reference>")]
     | Annotated[OtherItem, Tag("<other>")],
     Discriminator(_item_kind),
+    AnyBranch(),
 ]
 Input = Annotated[
     String | Annotated[Annotated[list[InputItem], FIRST_FAULT_ONLY], AS_ARRAY],
@@ -171,7 +264,7 @@ class CustomTool(RequestModel):
 class OtherTool(RequestModel):
     """Tools that run on OpenAI's servers are not offered. tools.py refuses types that nobody knows."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"enum": sorted(HOSTED_TOOLS)})]
 
 
 def _tool_kind(value: object) -> str:
@@ -236,6 +329,15 @@ ToolChoice = Annotated[
 class TextFormat(RequestModel):
     """`name` and `schema` belong to type json_schema."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                if_then("type", ["json_schema"], has("name")),
+                if_then("type", ["json_schema"], has("schema")),
+            ]
+        }
+    )
+
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
@@ -266,6 +368,10 @@ Metadata = Annotated[Object, WithJsonSchema(_METADATA)]  # by hand in convert.py
 
 
 class ResponsesRequest(SampledRequest):
+    """`input` may be left out if there is a previous response."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [has("input"), has("previous_response_id")]})
+
     input: Input | None = None
     instructions: str | None = None
     previous_response_id: str | None = None

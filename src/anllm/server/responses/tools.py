@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from anllm.server.protocol import Function
 from anllm.server.responses.protocol import (
+    HOSTED_TOOLS,
     CustomTool,
     FunctionTool,
     NamespaceTool,
@@ -18,27 +19,6 @@ from anllm.server.responses.protocol import (
 from anllm.server.tools import Tool, ToolUse, check_names, check_schemas, max_calls, plain_tool
 from anllm.server.validation import invalid, missing
 
-# They run on OpenAI's servers, or in clients that OpenAI's models were trained for. Agents list them always.
-HOSTED_TOOLS = frozenset(
-    {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "file_search",
-        "image_generation",
-        "local_shell",
-        "mcp",
-        "programmatic_tool_calling",
-        "shell",
-        "tool_search",
-        "web_search",
-        "web_search_2025_08_26",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-    }
-)
 _TEXT_INPUT: dict[str, object] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
