@@ -224,7 +224,7 @@ def _item_kind(value: object) -> str:
     kind = value.get("type") if isinstance(value, dict) else "other"
     if kind is None and isinstance(value, dict):
         kind = "item_reference" if "id" in value and "role" not in value and "content" not in value else "message"
-    return f"<{kind}>" if kind in _ITEMS else "<other>"
+    return f"<{kind}>" if isinstance(kind, str) and kind in _ITEMS else "<other>"
 
 
 InputItem = Annotated[

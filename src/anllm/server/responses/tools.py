@@ -151,7 +151,7 @@ def _named(choice: dict[str, object], tools: Sequence[OfferedTool], param: str) 
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
     if kind is None:
         raise missing(f"{param}.type")
-    if kind in HOSTED_TOOLS:
+    if _is_hosted(kind):
         rule = f"the tool '{kind}' runs on OpenAI's servers and does not exist here; offer a function in its place"
         raise invalid("tool_choice", rule, "unsupported_value")
     if kind not in ("function", "custom"):
@@ -178,6 +178,10 @@ def _allowed_tools(choice: dict[str, object], tools: Sequence[OfferedTool]) -> t
         param = f"tool_choice.tools[{index}]"
         if not isinstance(tool, dict):
             raise invalid(param, "must name a function of 'tools'", "invalid_type")
-        if tool.get("type") not in HOSTED_TOOLS:
+        if not _is_hosted(tool.get("type")):
             allowed += _named(tool, tools, param)
     return allowed, str(mode)
+
+
+def _is_hosted(kind: object) -> bool:
+    return isinstance(kind, str) and kind in HOSTED_TOOLS
