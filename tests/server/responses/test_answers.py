@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from llguidance import LLMatcher
+from pydantic import BaseModel
 
 from anllm.config import ServerConfig
 from anllm.parsers.choose import OutputFormat
@@ -323,7 +324,7 @@ async def grammar_of(server: Server, **fields: Any) -> str:
     return server.client.requests[-1].params.grammar
 
 
-async def test_forms_bind_the_answer(server: Server) -> None:
+async def test_C187_forms_bind_the_answer(server: Server) -> None:
     schema = {"type": "json_schema", "name": "x", "schema": PARAMETERS}
     grammar = await grammar_of(server, text={"format": schema})
     assert accepts(grammar, '{"room": "attic"}') and not accepts(grammar, '{"room": "garage"}')
@@ -483,6 +484,33 @@ async def test_time_limits_hold_here_too(server: Server) -> None:
 async def test_what_is_wrong_is_no_stream(server: Server) -> None:
     assert_error(await server.respond(temperature=3, stream=True), 400, "temperature", "decimal_above_max_value")
     assert_error(await server.respond(input="x" * 2000, stream=True), 400, "input", "context_length_exceeded")
+
+
+class Pair(BaseModel):
+    a: int
+    b: str
+
+
+async def test_C189_openai_types_and_stream_helper(server: Server) -> None:
+    openai = pytest.importorskip("openai")
+    httpx2 = pytest.importorskip("httpx2")  # what the client speaks through
+    http = httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app))
+    client = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
+    whole = await client.responses.create(model=MODEL, input="Say hi.")
+    assert whole.output_text == ANSWER and type(whole).model_validate(whole.model_dump()) == whole
+    async with client.responses.stream(model=MODEL, input="Say hi.") as stream:
+        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        final = await stream.get_final_response()
+    assert "".join(deltas) == final.output_text == ANSWER
+    says(server, f"Let me look.\n{CALL}")
+    strict: Any = {**LAMP, "parameters": {**PARAMETERS, "additionalProperties": False}, "strict": True}
+    async with client.responses.stream(model=MODEL, input="On?", tools=[strict]) as stream:
+        final = await stream.get_final_response()
+    call = final.output[-1]
+    assert call.type == "function_call" and call.parsed_arguments == {"room": "attic"}
+    says(server, '{"a": 1, "b": "x"}')
+    parsed = await client.responses.parse(model=MODEL, input="Say hi.", text_format=Pair)
+    assert parsed.output_parsed == Pair(a=1, b="x")
 
 
 # -- the prompt --------------------------------------------------------------------------------------------------------

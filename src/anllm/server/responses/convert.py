@@ -65,10 +65,10 @@ def plan_response(
         raise ContextLengthError(None, model.max_model_len, param="input")  # each takes a token at least
     request = validate(ResponsesRequest, body)
     _check_rules(request)
-    check_sampling_rules(request, model, config)
-    refuse_unsupported(body, NEUTRAL_RESPONSES_VALUES)
     tools = offered_tools(request)
     structure = structure_of(request, _of_text(request.text))
+    check_sampling_rules(request, model, config)
+    refuse_unsupported(body, NEUTRAL_RESPONSES_VALUES)
     own = _own_items(request, client, store)
     messages = to_messages([*_history(request, client, store), *own], tools.model_name)
     if request.instructions is not None:
@@ -107,8 +107,6 @@ def plan_response(
 def _own_items(request: ResponsesRequest, client: str, store: ResponseStore) -> list[Placed]:
     """What the request itself brings."""
     if request.input is None:
-        if request.previous_response_id is None:
-            raise missing("input")
         return []
     if isinstance(request.input, str):
         return [("input", MessageItem(role="user", content=request.input))]
@@ -167,6 +165,8 @@ def _prompt(
 
 
 def _check_rules(request: ResponsesRequest) -> None:
+    if request.input is None and request.previous_response_id is None:
+        raise missing("input")
     metadata = request.metadata or {}
     if len(metadata) > MAX_METADATA:
         rule = f"must have at most {MAX_METADATA} keys, got {len(metadata)}"
