@@ -35,7 +35,7 @@ class UsageAnswer(BaseModel):
 
 
 class Generated(BaseModel):
-    """What answers of both generating endpoints begin with."""
+    """What answers of chat and completions begin with."""
 
     id: str
     created: int
