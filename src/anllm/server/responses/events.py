@@ -9,7 +9,7 @@ from anllm.core.request import FinishReason
 from anllm.parsers.pieces import Content, Piece
 from anllm.server.answers import quote
 from anllm.server.generation import Update
-from anllm.server.responses.output import Change, Closed, Grown, Kind, Opened, OutputItem
+from anllm.server.responses.output import Change, Grown, Kind, Opened, OutputItem
 from anllm.server.sse import to_ascii_json
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ class ResponseEvents:
         self._answer = answer
         self._num_events = 0
         self._finish_reason: FinishReason | None = None
+        self._growing = -1  # index of the item that the frame below is of
+        self._delta_frame = ("", "")
 
     def opening(self) -> bytes:
         begun = self._answer.begun()
@@ -54,13 +56,9 @@ class ResponseEvents:
     # -- changes of items ----------------------------------------------------------------------------------------------
 
     def _change(self, change: Change) -> bytes:
-        match change:
-            case Opened(item):
-                return self._opened(item)
-            case Grown(item, text, logprobs):
-                return self._grown(item, text, logprobs)
-            case Closed(item):
-                return self._closed(item)
+        if isinstance(change, Grown):
+            return self._grown(change)
+        return self._opened(change.item) if isinstance(change, Opened) else self._closed(change.item)
 
     def _opened(self, item: OutputItem) -> bytes:
         added = self._event("response.output_item.added", output_index=item.index, item=item.opened())
@@ -76,21 +74,20 @@ class ResponseEvents:
             case Kind.FUNCTION_CALL | Kind.CUSTOM_CALL:
                 return added
 
-    def _grown(self, item: OutputItem, text: str, logprobs: Sequence[dict[str, object]]) -> bytes:
-        """Written by hand, since it is most of what a stream is made of. What a custom tool is called with is known at
-        its end, when the JSON around it is whole."""
-        match item.kind:
-            case Kind.MESSAGE:
-                told = to_ascii_json(logprobs) if logprobs else "[]"
-                return self._delta("response.output_text.delta", item, text, f',"content_index":0,"logprobs":{told}')
-            case Kind.REASONING if item.is_summary:
-                return self._delta("response.reasoning_summary_text.delta", item, text, ',"summary_index":0')
-            case Kind.REASONING:
-                return self._delta("response.reasoning_text.delta", item, text, ',"content_index":0')
-            case Kind.FUNCTION_CALL:
-                return self._delta("response.function_call_arguments.delta", item, text, "")
-            case Kind.CUSTOM_CALL:
-                return b""
+    def _grown(self, change: Grown) -> bytes:
+        """Put together by hand, since it is most of what a stream is made of. What a custom tool is called with is
+        known at its end, when the JSON around it is whole."""
+        item = change.item
+        if item.kind is Kind.CUSTOM_CALL:
+            return b""
+        if item.index != self._growing:
+            self._growing, self._delta_frame = item.index, _delta_frame(item)
+        start, middle = self._delta_frame
+        number, self._num_events = self._num_events, self._num_events + 1
+        logprobs = ""
+        if item.kind is Kind.MESSAGE:
+            logprobs = f',"logprobs":{to_ascii_json(change.logprobs)}' if change.logprobs else ',"logprobs":[]'
+        return f"{start}{number}{middle}{quote(change.text)}{logprobs}}}\n\n".encode()
 
     def _closed(self, item: OutputItem) -> bytes:
         place = {"item_id": item.id, "output_index": item.index}
@@ -113,7 +110,7 @@ class ResponseEvents:
                 )
             case Kind.CUSTOM_CALL:
                 given = item.custom_input
-                done = self._delta("response.custom_tool_call_input.delta", item, given, "")
+                done = self._event("response.custom_tool_call_input.delta", **place, delta=given)
                 done += self._event("response.custom_tool_call_input.done", **place, input=given)
         return done + self._event("response.output_item.done", output_index=item.index, item=item.so_far())
 
@@ -123,14 +120,21 @@ class ResponseEvents:
         index = "summary_index" if item.kind is Kind.REASONING and item.is_summary else "content_index"
         return self._event(kind, item_id=item.id, output_index=item.index, **{index: 0}, part=part)
 
-    def _delta(self, kind: str, item: OutputItem, text: str, more: str) -> bytes:
-        """more: further keys as JSON, a comma before each."""
-        number, self._num_events = self._num_events, self._num_events + 1
-        return (
-            f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":{number},"item_id":"{item.id}",'
-            f'"output_index":{item.index}{more},"delta":{quote(text)}}}\n\n'
-        ).encode()
-
     def _event(self, kind: str, **fields: object) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1
         return f"event: {kind}\ndata: {to_ascii_json({'type': kind, 'sequence_number': number, **fields})}\n\n".encode()
+
+
+def _delta_frame(item: OutputItem) -> tuple[str, str]:
+    """What stands before the number of a delta's event, and between that and its text."""
+    match item.kind:
+        case Kind.MESSAGE:
+            kind, part = "response.output_text.delta", ',"content_index":0'
+        case Kind.REASONING if item.is_summary:
+            kind, part = "response.reasoning_summary_text.delta", ',"summary_index":0'
+        case Kind.REASONING:
+            kind, part = "response.reasoning_text.delta", ',"content_index":0'
+        case _:
+            kind, part = "response.function_call_arguments.delta", ""
+    start = f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":'
+    return start, f',"item_id":"{item.id}","output_index":{item.index}{part},"delta":'

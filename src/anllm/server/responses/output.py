@@ -103,7 +103,7 @@ class Opened:
     item: OutputItem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # freezing would cost as much as all the rest, for each token
 class Grown:
     """text: what is new. logprobs: of a message, entries of the tokens that came with it."""
 
@@ -137,15 +137,18 @@ class Output:
 
     def add(self, pieces: Sequence[Piece], tokens: Sequence[TextToken] = ()) -> Iterator[Change]:
         """tokens: of the content among the pieces, if they were asked for."""
-        self._waiting += map(token_logprob, tokens)
+        if tokens:
+            self._waiting += map(token_logprob, tokens)
         for piece in pieces:
             match piece:
                 case Content():
-                    yield from self._continue(Kind.MESSAGE)
+                    if self._open is None or self._open.kind is not Kind.MESSAGE:
+                        yield from self._begin_text(Kind.MESSAGE)
                     logprobs, self._waiting = self._waiting, []
                     yield self._grow(piece.text, logprobs)
                 case Reasoning():
-                    yield from self._continue(Kind.REASONING)
+                    if self._open is None or self._open.kind is not Kind.REASONING:
+                        yield from self._begin_text(Kind.REASONING)
                     yield self._grow(piece.text)
                 case CallBegun():
                     yield from self._close(COMPLETED)
@@ -158,7 +161,7 @@ class Output:
         is_cut = reason is FinishReason.LENGTH
         has_answer = any(item.kind is not Kind.REASONING for item in self.items)
         if not has_answer and not (is_cut and self.items):
-            yield from self._continue(Kind.MESSAGE)
+            yield from self._begin_text(Kind.MESSAGE)
         if self._waiting and self._open is not None and self._open.kind is Kind.MESSAGE:
             yield self._grow("", self._waiting)
         yield from self._close(INCOMPLETE if is_cut else COMPLETED)
@@ -168,9 +171,7 @@ class Output:
         if self._open is not None:
             self._open.status = INCOMPLETE
 
-    def _continue(self, kind: Kind) -> Iterator[Change]:
-        if self._open is not None and self._open.kind is kind:
-            return
+    def _begin_text(self, kind: Kind) -> Iterator[Change]:
         yield from self._close(COMPLETED)
         prefix = {Kind.MESSAGE: "msg_", Kind.REASONING: "rs_"}[kind]
         fields: dict[str, object] = {"role": "assistant"} if kind is Kind.MESSAGE else {}

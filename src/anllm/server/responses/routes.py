@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -114,11 +116,15 @@ def responses_router(service: Service, config: ServerConfig) -> APIRouter:
     )
     async def list_input_items(request: Request, response_id: str) -> Response:
         """What it was asked with, page by page."""
+        client = get_context(request.scope).client
+
+        def page() -> dict[str, object]:
+            return page_of(store.input_items(client, response_id), request.query_params)
+
         try:
-            items = store.input_items(get_context(request.scope).client, response_id)
+            return json_response(await asyncio.to_thread(page))  # a conversation may be long
         except ResponseNotKeptError:
             raise ResponseNotFoundError(response_id) from None
-        return json_response(page_of(items, request.query_params))
 
     @router.post("/v1/responses/{response_id}/cancel", responses={**of_one, 400: ERROR_RESPONSES[400]})
     async def cancel_response(request: Request, response_id: str) -> Response:
