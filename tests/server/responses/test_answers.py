@@ -275,7 +275,9 @@ async def test_a_custom_tool_is_called_with_a_text(server: Server) -> None:
     says(server, PATCHES)
     (call,) = (await both(server, tools=[PATCH, LAMP]))["output"]
     assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "patch", 'a "b"')
-    events = named_events((await server.respond(tools=[PATCH], stream=True)).text)
+    text = (await server.respond(tools=[PATCH], stream=True)).text
+    assert "keep-alive" not in text, "what is not told yet is no silence"
+    events = named_events(text)
     kinds = [event["type"].removeprefix("response.") for event in events[2:-1]]
     assert kinds == [
         "output_item.added",
