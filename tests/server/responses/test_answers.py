@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from anllm.config import ServerConfig
 from anllm.parsers.choose import OutputFormat
+from anllm.server.responses.output import Kind, OutputItem
 from anllm.server.responses.thoughts import encrypted
 from server_harness import ANSWER, EOS, MODEL, Server, assert_error, grammar_checker, named_events, responses_body
 
@@ -285,6 +286,22 @@ async def test_a_custom_tool_is_called_with_a_text(server: Server) -> None:
         "custom_tool_call_input.done",
         "output_item.done",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ('{"input": "a\\nb"}', "a\nb"),
+        ('{"input": 5}', '{"input": 5}'),
+        ('{"text": "a"}', '{"text": "a"}'),
+        ('["a"]', '["a"]'),
+        ('{"input": "\\ud800"}', '{"input": "\\ud800"}'),
+        ("[" * 2000, "[" * 2000),
+    ],
+)
+async def test_what_a_custom_tool_is_called_with_is_a_text_whatever_the_model_wrote(arguments: str, given: str) -> None:
+    item = OutputItem(Kind.CUSTOM_CALL, 0, "ctc_1", {}, pieces=[arguments])
+    assert item.so_far()["input"] == given
 
 
 async def test_a_call_that_is_cut_is_incomplete(server: Server) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,20 +141,20 @@ def _prompt(
     variables = template_variables(effort, request.chat_template_kwargs)
     check_template_variables(variables)
 
-    def prompt_of(conversation: Sequence[Mapping[str, object]]) -> tuple[str, tuple[int, ...]]:
+    def prompt_of(conversation: Sequence[Message]) -> tuple[str, tuple[int, ...]]:
         text = render(conversation, model, variables, param="input", tools=tools.use.offered)
         return text, encode(text, model, "input", add_special_tokens=False)
 
     if request.truncation == "auto":
         room = min(request.max_output_tokens or model.max_model_len // _ROOM_SHARE, model.max_model_len // 2)
 
-        def fits(conversation: Sequence[Mapping[str, object]]) -> bool:
+        def fits(conversation: Sequence[Message]) -> bool:
             try:
                 return len(prompt_of(conversation)[1]) <= model.max_model_len - max(room, 1)
             except ContextLengthError:
                 return False
 
-        messages = list(longest_that_fits(messages, fits) or messages)  # type: ignore[arg-type]
+        messages = list(longest_that_fits(messages, fits) or messages)
     text, prompt = prompt_of(messages)
     if not prompt:
         raise invalid("input", "must give at least one token", None)

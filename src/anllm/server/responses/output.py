@@ -5,10 +5,11 @@ Both the stream and the whole answer are made of this. Knows nothing of JSON tex
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from anllm.core.request import FinishReason
 from anllm.parsers.pieces import CallArguments, CallBegun, Content, Piece, Reasoning
@@ -54,8 +55,8 @@ class OutputItem:
     def custom_input(self) -> str:
         """The text that a custom tool is called with: out of its arguments, or what the model wrote in their place."""
         try:
-            arguments = json.loads(self.text)
-        except ValueError:
+            arguments = msgspec.json.decode(self.text)  # which refuses half surrogates, that no client could read
+        except (msgspec.DecodeError, RecursionError):
             return self.text
         given = arguments.get("input") if isinstance(arguments, dict) else None
         return given if isinstance(given, str) else self.text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-Message = Mapping[str, object]
+M = TypeVar("M", bound=Mapping[str, object])
 _ALWAYS_KEPT = ("system", "developer")
 
 
@@ -17,9 +18,7 @@ class _Cut:
     kept: int | None = None
 
 
-def longest_that_fits(
-    messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool]
-) -> Sequence[Message] | None:
+def longest_that_fits(messages: Sequence[M], fits: Callable[[Sequence[M]], bool]) -> Sequence[M] | None:
     """The conversation without its oldest turns, as few as are enough; None if not even the last one fits.
 
     A turn goes as a whole, and a call never without its result. If the last message of the user alone is too long with
@@ -39,7 +38,7 @@ def longest_that_fits(
     return _shortened(messages, cuts[low]) if low < len(cuts) else None
 
 
-def _cuts(messages: Sequence[Message]) -> list[_Cut]:
+def _cuts(messages: Sequence[Mapping[str, object]]) -> list[_Cut]:
     """From the longest conversation to the shortest."""
     users = [index for index, message in enumerate(messages) if message["role"] == "user"]
     cuts = [_Cut(index) for index in users[1:]]
@@ -50,7 +49,7 @@ def _cuts(messages: Sequence[Message]) -> list[_Cut]:
     return [*cuts, *(_Cut(index, kept=last) for index in answers[1:])]
 
 
-def _shortened(messages: Sequence[Message], cut: _Cut) -> list[Message]:
+def _shortened(messages: Sequence[M], cut: _Cut) -> list[M]:
     return [
         message
         for index, message in enumerate(messages)
