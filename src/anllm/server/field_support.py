@@ -28,6 +28,17 @@ ACCEPTED_WITHOUT_EFFECT = {
     "verbosity": "a hint that local models don't know",
 }
 
+RESPONSES_ACCEPTED_WITHOUT_EFFECT = {
+    "context_management": "conversations are not compacted",
+    "max_tool_calls": "a bound for tools of OpenAI's servers",
+    "prompt_cache_key": "a hint for speed",
+    "prompt_cache_options": "a hint for speed",
+    "prompt_cache_retention": "a hint for speed",
+    "safety_identifier": "label of the client's own",
+    "service_tier": 'there is one tier; answered with "default"',
+    "user": "label of the client's own",
+}
+
 # Sent by clients for other servers: https://github.com/BerriAI/litellm/issues/23978 and the like.
 _NOT_WORTH_LOGGING = frozenset(
     {
@@ -81,13 +92,6 @@ NEUTRAL_RESPONSES_VALUES: Mapping[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
 }
-# Of the Responses API, which needs no log line for them: they bound or compact what runs on OpenAI's servers.
-RESPONSES_ACCEPTED_WITHOUT_EFFECT = {
-    **{name: why for name, why in ACCEPTED_WITHOUT_EFFECT.items() if name not in ("metadata", "store")},
-    "context_management": "conversations are not compacted",
-    "max_tool_calls": "a bound for tools of OpenAI's servers",
-}
-
 _INSTEAD = {
     "background": "Ask for a stream, or wait for the answer.",
     "conversation": "Use 'previous_response_id', or send the earlier items in 'input'.",

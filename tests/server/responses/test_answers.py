@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -448,6 +449,16 @@ async def test_C181_headers_and_names_of_a_stream(server: Server) -> None:
     ]
     assert all(event["delta"] for event in events if event["type"].endswith(".delta"))
     assert "obfuscation" not in response.text
+
+
+async def test_deltas_are_written_as_the_plain_encoder_writes_them(server: Server) -> None:
+    thinks(server)
+    says(server, f'{THOUGHT}I "look".\n{CALL}')
+    for fields in ({}, {"reasoning": {"summary": "auto"}}, {"include": ["message.output_text.logprobs"]}):
+        text = (await server.respond(stream=True, tools=[LAMP], **fields)).text
+        for event in text.split("\n\n")[:-2]:
+            data = event.partition("\ndata: ")[2]
+            assert data == json.dumps(json.loads(data), separators=(",", ":"))
 
 
 async def test_a_stream_begins_before_there_is_a_token_and_shows_that_it_lives() -> None:
