@@ -22,7 +22,8 @@ from anllm.server.field_support import (
     RESPONSES_ACCEPTED_WITHOUT_EFFECT,
 )
 from anllm.server.protocol import GenerationRequest, SampledRequest, StreamOptions
-from anllm.server.responses.protocol import _ITEMS, Reasoning, ResponsesRequest, TextConfig
+from anllm.server.responses.item_protocol import ITEMS
+from anllm.server.responses.protocol import Reasoning, ResponsesRequest, TextConfig
 from anllm.server.tokenization.protocol import TokenizeRequest
 
 API_MD = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
@@ -67,7 +68,7 @@ def test_the_kinds_are_those_of_the_code():
                 assert kind == "honoured", name
 
 
-@pytest.mark.parametrize("name", sorted({*_ITEMS, *Reasoning.model_fields, *TextConfig.model_fields}))
+@pytest.mark.parametrize("name", sorted({*ITEMS, *Reasoning.model_fields, *TextConfig.model_fields}))
 def test_items_and_smaller_fields_of_responses_are_named(name):
     assert f"`{name}`" in API_MD.split("\n## Responses\n")[1].split("\n## ")[0]
 

@@ -8,7 +8,8 @@ import pytest
 
 from anllm.errors import InvalidRequestError
 from anllm.parsers.schema import name_of
-from anllm.server.responses.protocol import HOSTED_TOOLS, ResponsesRequest
+from anllm.server.responses.protocol import ResponsesRequest
+from anllm.server.responses.tool_protocol import HOSTED_TOOLS
 from anllm.server.responses.tools import OfferedTools, offered_tools
 
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}

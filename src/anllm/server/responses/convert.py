@@ -13,13 +13,13 @@ from anllm.server.conversation import bound, check_template_variables, render, t
 from anllm.server.convert import check_sampling_rules, encode, sampled_prompts
 from anllm.server.field_support import NEUTRAL_RESPONSES_VALUES, refuse_unsupported
 from anllm.server.generation import Prompts
+from anllm.server.responses.item_protocol import MessageItem
 from anllm.server.responses.items import Placed, kept_form, known_items, without_references
 from anllm.server.responses.messages import Message, to_messages
 from anllm.server.responses.protocol import (
     MAX_KEY_CHARS,
     MAX_METADATA,
     MAX_VALUE_CHARS,
-    MessageItem,
     ResponsesRequest,
     TextConfig,
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from anllm.server.answers import new_id
 from anllm.server.protocol import RequestModel
-from anllm.server.responses.protocol import (
+from anllm.server.responses.item_protocol import (
     DROPPED_ITEMS,
     CustomToolCallItem,
     CustomToolCallOutputItem,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from anllm.errors import InvalidRequestError
-from anllm.server.responses.items import Placed
-from anllm.server.responses.protocol import (
+from anllm.server.responses.item_protocol import (
     CustomToolCallItem,
     CustomToolCallOutputItem,
     FunctionCallItem,
@@ -18,6 +17,7 @@ from anllm.server.responses.protocol import (
     Part,
     ReasoningItem,
 )
+from anllm.server.responses.items import Placed
 from anllm.server.responses.thoughts import decrypted
 from anllm.server.validation import invalid, missing
 

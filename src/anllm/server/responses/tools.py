@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from anllm.server.protocol import Function
-from anllm.server.responses.protocol import (
+from anllm.server.responses.protocol import ResponsesRequest
+from anllm.server.responses.tool_protocol import (
     HOSTED_TOOLS,
     CustomTool,
     FunctionTool,
     NamespaceTool,
     OtherTool,
-    ResponsesRequest,
 )
 from anllm.server.tools import Tool, ToolUse, check_names, check_schemas, max_calls, plain_tool
 from anllm.server.validation import invalid, missing
