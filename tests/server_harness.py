@@ -244,6 +244,9 @@ class Server:
     async def comp(self, **fields: Any) -> httpx.Response:
         return await self.post("/v1/completions", comp_body(**fields))
 
+    async def respond(self, **fields: Any) -> httpx.Response:
+        return await self.post("/v1/responses", responses_body(**fields))
+
     async def post(self, path: str, body: Any = None) -> httpx.Response:
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         response = await self.http.post(path, content=content, headers={"content-type": "application/json"})
@@ -262,6 +265,11 @@ def chat_body(**fields: Any) -> dict[str, Any]:
 
 def comp_body(**fields: Any) -> dict[str, Any]:
     body = {"model": MODEL, "prompt": "The sky is", "max_tokens": 64, **fields}
+    return {key: value for key, value in body.items() if value is not ...}
+
+
+def responses_body(**fields: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "input": "Say hi.", **fields}
     return {key: value for key, value in body.items() if value is not ...}
 
 
@@ -299,6 +307,22 @@ def chunks(text: str) -> list[dict[str, Any]]:
     payloads = [event[6:] for event in events if event.startswith("data: ")]
     assert payloads.pop() == "[DONE]" and "[DONE]" not in payloads
     return [json.loads(payload) for payload in payloads]
+
+
+def named_events(text: str) -> list[dict[str, Any]]:
+    """The events of a whole stream of the Responses API, their names, numbers and order checked: C181."""
+    assert text.endswith("data: [DONE]\n\n")
+    assert text.isascii() and "\r" not in text
+    found = []
+    for block in text.removesuffix("data: [DONE]\n\n").split("\n\n")[:-1]:
+        if block != ": keep-alive":
+            name, _, data = block.partition("\ndata: ")
+            found.append(json.loads(data))
+            assert name == f"event: {found[-1]['type']}" and "\n" not in data
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    assert [event["type"] for event in found[:2]] == ["response.created", "response.in_progress"]
+    assert len({event["response"]["id"] for event in found if "response" in event}) == 1
+    return found
 
 
 def joined(parts: list[dict[str, Any]], index: int = 0) -> str:

@@ -140,6 +140,8 @@ class ServerConfig:
     drain_timeout_s: seconds that open streams get to finish after SIGTERM.
     request_timeout_s: seconds that a request may take, from its arrival to the end of its answer; None is no limit. A
         request may set less by its header x-request-timeout.
+    max_stored_responses: answers of the Responses API that are kept for requests that go on from them; 0 keeps none.
+    max_stored_bytes: memory for them. stored_response_ttl_s: seconds after its last use for which one is kept.
     """
 
     host: str = "127.0.0.1"
@@ -155,12 +157,16 @@ class ServerConfig:
     drain_timeout_s: float = 10.0
     max_connections: int = 4096
     request_timeout_s: float | None = None
+    max_stored_responses: int = 1000
+    max_stored_bytes: int = 64 * 1024 * 1024
+    stored_response_ttl_s: float = 86_400.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, got {self.port}.")
-        for name in ("max_body_bytes", "max_n", "max_stop_strings", "max_connections"):
+        for name in ("max_body_bytes", "max_n", "max_stop_strings", "max_connections", "max_stored_bytes"):
             _at_least(1, name, getattr(self, name))
+        _at_least(0, "max_stored_responses", self.max_stored_responses)
         for name in (
             "head_timeout_s",
             "body_timeout_s",
@@ -169,6 +175,7 @@ class ServerConfig:
             "keep_alive_s",
             "drain_timeout_s",
             "request_timeout_s",
+            "stored_response_ttl_s",
         ):
             _is_duration(name, getattr(self, name))
 

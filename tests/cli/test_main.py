@@ -128,7 +128,7 @@ def test_every_option_has_its_place(launched: Launched) -> None:
         "--kv-memory 8G --weights as-is --execution sequential --blas /b.so --max-n 2 --max-stop-strings 5 "
         "--max-body 1M --body-timeout 3 --keep-alive 2.5 --drain-timeout 1 --max-connections 77 "
         "--head-timeout 11 --idle-timeout 12 --write-timeout 13 --request-timeout 14 --max-queue-time 15 "
-        "--step-timeout 16"
+        "--step-timeout 16 --max-stored-responses 17 --max-stored 18M --stored-response-ttl 19"
     )
     config = config_of(launched, *line.split())
     assert config.model == ModelConfig("org/name", "m", 99, Weights.AS_IS, Execution.SEQUENTIAL, "/b.so")
@@ -150,6 +150,9 @@ def test_every_option_has_its_place(launched: Launched) -> None:
         drain_timeout_s=1.0,
         max_connections=77,
         request_timeout_s=14,
+        max_stored_responses=17,
+        max_stored_bytes=18 << 20,
+        stored_response_ttl_s=19,
     )
     assert (scheduler.max_queue_time_s, scheduler.step_timeout_s) == (15, 16)
 

@@ -30,6 +30,11 @@ class Client:
     shown: tuple[tuple[str, ...], ...]
 
     @property
+    def id(self) -> str:
+        """Of its tests: a client may have two scripts."""
+        return f"{self.name}-responses" if "responses" in self.script else self.name
+
+    @property
     def folder(self) -> Path:
         return ROOT / ".clients" / self.name
 
@@ -94,6 +99,10 @@ CLIENTS = [
     Client("openai-2", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),
     Client("openai-3", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),
     Client("openai-node", "check_openai.mjs", "OpenAI for Node", (ANSWER, CALL, OBJECT)),
+    Client("openai-1", "check_responses.py", "The Responses API for Python", (ANSWER, CALL)),
+    Client("openai-2", "check_responses.py", "The Responses API for Python", (ANSWER, CALL)),
+    Client("openai-3", "check_responses.py", "The Responses API for Python", (ANSWER, CALL)),
+    Client("openai-node", "check_responses.mjs", "The Responses API for Node", (ANSWER,)),
     Client("langchain", "check_langchain.py", "LangChain", (ANSWER, ALL)),
     Client("llama-index", "check_llama_index.py", "LlamaIndex", (ANSWER, ALL)),
     Client("litellm", "check_litellm.py", "LiteLLM", (ANSWER, OBJECT)),

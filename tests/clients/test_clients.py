@@ -20,7 +20,7 @@ IN_PAGE = "http://127.0.0.1:8000"
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 TASKS, TASKS_HERE = "--tasks arc_easy", "--include_path lm-eval --tasks facts_choice,facts_text"
 
-each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.id)
 
 
 def snippets(client: Client) -> list[tuple[str, str]]:
@@ -36,7 +36,7 @@ def test_exact_answers(client: Client, scripted: ScriptedServer) -> None:
     scripted.until_idle()
 
 
-@pytest.mark.parametrize("client", [client for client in CLIENTS if client.name != "lm-eval"], ids=lambda c: c.name)
+@pytest.mark.parametrize("client", [client for client in CLIENTS if client.name != "lm-eval"], ids=lambda c: c.id)
 def test_answers_with_thoughts(client: Client, scripted_thinking: ScriptedServer) -> None:
     client.check("thinking", scripted_thinking.url, SCRIPTED_MODEL)
     scripted_thinking.until_idle()
@@ -52,7 +52,7 @@ def test_answers_of_the_default_model(client: Client, model: RunningServer) -> N
 @pytest.mark.parametrize(
     ("client", "number"),
     [(client, number) for client in CLIENTS for number in range(len(client.shown))],
-    ids=lambda value: value.name if isinstance(value, Client) else str(value + 1),
+    ids=lambda value: value.id if isinstance(value, Client) else str(value + 1),
 )
 def test_a_snippet_of_the_page(client: Client, number: int, model: RunningServer) -> None:
     client.copy_scripts()

@@ -28,6 +28,9 @@ def finish_reasons(parts) -> list[str]:
         ("/v1/chat/completions", b'{"model":"x","messages":[{"role":"user","content":"hi"}]}', 404),
         ("/v1/completions", b'{"model":"x","prompt":1}', 400),
         ("/v1/completions", b"[]", 400),
+        ("/v1/responses", b'{"model":"x"}', 400),
+        ("/v1/responses", b'{"model":"x","input":"hi"}', 404),
+        ("/v1/responses/resp_x", b"{}", 405),
         ("/tokenize", b"{}", 400),
         ("/detokenize", b'{"tokens":[1.5]}', 400),
         ("/v1/nope", b"{}", 404),
@@ -152,8 +155,6 @@ async def test_I_3_model_names_like_on_a_hub_are_not_looked_up(server: Server, m
     "path",
     [
         pytest.param("/v1/embeddings", id="C175_embeddings"),
-        pytest.param("/v1/responses", id="responses"),
-        pytest.param("/v1/responses/resp_1", id="response"),
         pytest.param("/v1/messages", id="messages"),
         pytest.param("/v1/audio/speech", id="audio"),
         pytest.param("/v1/images/generations", id="images"),

@@ -18,21 +18,23 @@ from schemathesis import Case, GenerationMode
 from schemathesis.schemas import APIOperation
 
 from anllm.config import ServerConfig
-from server_harness import MODEL, Server, chunks
+from server_harness import MODEL, Server, chunks, named_events
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 ANSWERS = ("Answer", "Choice", "Completion", "Details", "List", "Logprob", "Logprobs", "Message", "Model", "Token")
 
 # Refusals of what a schema can't say: rules between fields, what is not built, and what depends on the model.
 DOCUMENTED = {None, "invalid_grammar", "unsupported_parameter", "unsupported_value", "context_length_exceeded"}
+OF_ONE = ("/v1/models/{model_id}", "/v1/responses/{response_id}")  # nobody draws an id that there is
 
 
 def document_of(server: Server) -> dict[str, Any]:
     """The page with two facts of this one model in it, and strict about keys of answers."""
     document = server.app.openapi()
     schemas = document["components"]["schemas"]
-    for name in ("ChatCompletionRequest", "CompletionRequest"):
+    for name in ("ChatCompletionRequest", "CompletionRequest", "ResponsesRequest"):
         schemas[name]["properties"]["model"] = {"const": MODEL}
+    schemas["ResponsesRequest"]["properties"]["previous_response_id"] = {"type": "null"}  # none is known
     for name in ("TokenizeRequest", "DetokenizeRequest"):
         schemas[name]["properties"]["model"] = {"enum": [MODEL, None]}
     for name, schema in schemas.items():
@@ -42,7 +44,8 @@ def document_of(server: Server) -> dict[str, Any]:
         schema["maximum"] = server.tokenizer.vocab_size - 1
     keys = schemas["ChatCompletionRequest"]["properties"]["logit_bias"]["anyOf"][0]["propertyNames"]
     keys["pattern"] = "^(25[0-7]|1?[0-9]{1,2})$"
-    schemas["CompletionRequest"]["properties"]["logit_bias"]["anyOf"][0]["propertyNames"] = keys
+    for name in ("CompletionRequest", "ResponsesRequest"):
+        schemas[name]["properties"]["logit_bias"]["anyOf"][0]["propertyNames"] = keys
     return document
 
 
@@ -59,7 +62,7 @@ def token_ids_in(schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
             for inner in value:
                 yield from walk(inner)
 
-    for name in ("ChatCompletionRequest", "CompletionRequest", "DetokenizeRequest"):
+    for name in ("ChatCompletionRequest", "CompletionRequest", "ResponsesRequest", "DetokenizeRequest"):
         yield from walk(schemas[name])
 
 
@@ -128,16 +131,16 @@ def test_requests_as_the_page_describes_them_are_taken(operation: APIOperation) 
             is_between_fields = error["code"] == "invalid_value" and (names_no_tool or names_one_twice)
             assert error["code"] in DOCUMENTED or is_between_fields, response.text
         elif response.status_code == 404:
-            assert operation.path == "/v1/models/{model_id}"
+            assert operation.path.startswith(OF_ONE)
         elif response.status_code == 429:  # more answers at once than the queue takes
             assert int(response.headers["retry-after"][0]) >= 1
         elif response.status_code != 200:
             pytest.fail(response.text)
         elif response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
-            chunks(response.text)
+            (named_events if operation.path == "/v1/responses" else chunks)(response.text)
 
     drawn(operation, GenerationMode.POSITIVE, check)
-    if operation.path != "/v1/models/{model_id}":  # nobody draws the name of the model
+    if not operation.path.startswith(OF_ONE):
         assert statuses.count(200) * 4 > len(statuses), "most were refused by rules that the page does not have"
 
 

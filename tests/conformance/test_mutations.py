@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from fake_process import FakeProcess
 from processes import num_descriptors, resident_bytes
-from server_harness import MODEL, chat_body, chunks, comp_body
+from server_harness import MODEL, chat_body, chunks, comp_body, named_events, responses_body
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 NUM_EXAMPLES = int(EXAMPLES or 250)
@@ -76,6 +76,42 @@ DIALOGUE = [
     {"role": "user", "content": "And tomorrow?", "name": "Ann"},
 ]
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": TOOL["function"]["parameters"], "strict": True}}
+FLAT_TOOL = {"type": "function", **TOOL["function"]}
+SPACE = {
+    "type": "namespace",
+    "name": "sky",
+    "description": "x",
+    "tools": [FLAT_TOOL, {"type": "custom", "name": "look"}],
+}
+NAMED = {"type": "function", "name": "weather"}
+FLAT_FORMAT = {"type": "json_schema", "name": "a", "schema": TOOL["function"]["parameters"], "strict": True}
+ITEMS = [
+    {"role": "developer", "content": "Be brief."},
+    {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "What weather?"}]},
+    {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [{"type": "summary_text", "text": "Hm."}],
+        "encrypted_content": "eA==",
+    },
+    {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "weather", "arguments": '{"city": "x"}'},
+    {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "rain"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Rain.", "annotations": []}]},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+    {"role": "user", "content": "And tomorrow?"},
+]
+OF_RESPONSES = {
+    "max_output_tokens": 8,
+    "parallel_tool_calls": False,
+    "temperature": 0.7,
+    "top_k": 5,
+    "seed": 1,
+    "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
+    "top_logprobs": 2,
+    "metadata": {"a": "b"},
+    "stream": True,
+    "stream_options": {"include_obfuscation": False},
+}
 GOOD: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
         chat_body(max_tokens=8),
@@ -91,6 +127,16 @@ GOOD: dict[str, list[dict[str, Any]]] = {
         comp_body(guided_regex="[a-c]{1,5}", max_tokens=8, prompt_logprobs=1),
         comp_body(structured_outputs={"choice": ["yes", "no"]}, max_tokens=8),
     ],
+    "/v1/responses": [
+        responses_body(max_output_tokens=8),
+        responses_body(input=ITEMS, tools=[FLAT_TOOL], instructions="Be brief.", **OF_RESPONSES),
+        responses_body(text={"format": FLAT_FORMAT, "verbosity": "low"}, max_output_tokens=8, store=False),
+        responses_body(tools=[SPACE, FLAT_TOOL, {"type": "web_search"}], tool_choice=NAMED, max_output_tokens=8),
+        responses_body(
+            stream=True, truncation="auto", reasoning={"effort": "low", "summary": "auto"}, max_output_tokens=8
+        ),
+    ],
+    "/v1/responses/input_tokens": [responses_body(input=ITEMS)],
     "/tokenize": [{"model": MODEL, "prompt": "Hello."}, {"model": MODEL, "messages": DIALOGUE, "tools": [TOOL]}],
     "/detokenize": [{"model": MODEL, "tokens": [72, 105]}],
     "/reset_prefix_cache": [{}],
@@ -273,7 +319,8 @@ def check(response: httpx.Response, method: str) -> None:
         if status in DELIBERATE:
             assert int(response.headers["retry-after"]) >= 1
     elif kind.startswith("text/event-stream"):
-        for chunk in chunks(response.text):
+        is_named = response.text.startswith("event: ")
+        for chunk in named_events(response.text) if is_named else chunks(response.text):
             assert "error" not in chunk or chunk["error"]["type"] == "invalid_request_error", chunk
     elif kind.startswith("application/json"):
         strict(response.text)

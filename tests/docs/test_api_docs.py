@@ -16,14 +16,19 @@ from anllm.server.field_support import (
     ACCEPTED_WITHOUT_EFFECT,
     NEUTRAL_CHAT_VALUES,
     NEUTRAL_COMPLETION_VALUES,
+    NEUTRAL_RESPONSES_VALUES,
     NEUTRAL_TOKENIZE_VALUES,
     NEUTRAL_VALUES,
+    RESPONSES_ACCEPTED_WITHOUT_EFFECT,
 )
-from anllm.server.protocol import GenerationRequest, StreamOptions
+from anllm.server.protocol import GenerationRequest, SampledRequest, StreamOptions
+from anllm.server.responses.item_protocol import ITEMS
+from anllm.server.responses.protocol import Reasoning, ResponsesRequest, TextConfig
 from anllm.server.tokenization.protocol import TokenizeRequest
 
 API_MD = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
-BOTH, CHAT, COMPLETIONS, TOKENS = "Fields of both generating endpoints", "Chat", "Completions", "Tokens"
+ALL, CHAT, RESPONSES = "Fields of all generating endpoints", "Chat", "Responses"
+COMPLETIONS, TOKENS = "Completions", "Tokens"
 
 
 def kinds(section: str) -> dict[str, str]:
@@ -37,8 +42,10 @@ def test_every_field_stands_in_one_table():
     shared = GenerationRequest.model_fields.keys() | NEUTRAL_VALUES.keys()
     chat = (ChatCompletionRequest.model_fields.keys() | NEUTRAL_CHAT_VALUES.keys()) - shared
     completions = (CompletionRequest.model_fields.keys() | NEUTRAL_COMPLETION_VALUES.keys()) - shared
-    assert kinds(BOTH).keys() == shared
+    assert kinds(ALL).keys() == shared
+    responses = ResponsesRequest.model_fields.keys() - SampledRequest.model_fields.keys()
     assert kinds(CHAT).keys() == chat
+    assert kinds(RESPONSES).keys() == responses | (NEUTRAL_RESPONSES_VALUES.keys() - NEUTRAL_VALUES.keys())
     assert kinds(COMPLETIONS).keys() == completions
     assert kinds(TOKENS).keys() == TokenizeRequest.model_fields.keys() | NEUTRAL_TOKENIZE_VALUES.keys()
 
@@ -46,18 +53,24 @@ def test_every_field_stands_in_one_table():
 def test_the_kinds_are_those_of_the_code():
     refused_by_rule = {"modalities", "best_of"}
     for section, neutral in (
-        (BOTH, NEUTRAL_VALUES),
+        (ALL, NEUTRAL_VALUES),
         (CHAT, NEUTRAL_CHAT_VALUES),
+        (RESPONSES, NEUTRAL_RESPONSES_VALUES),
         (COMPLETIONS, NEUTRAL_COMPLETION_VALUES),
         (TOKENS, NEUTRAL_TOKENIZE_VALUES),
     ):
         for name, kind in kinds(section).items():
             if name in neutral or name in refused_by_rule:
                 assert kind == "refused", name
-            elif name in ACCEPTED_WITHOUT_EFFECT:
+            elif name in (RESPONSES_ACCEPTED_WITHOUT_EFFECT if section == RESPONSES else ACCEPTED_WITHOUT_EFFECT):
                 assert kind == "accepted", name
             else:
                 assert kind == "honoured", name
+
+
+@pytest.mark.parametrize("name", sorted({*ITEMS, *Reasoning.model_fields, *TextConfig.model_fields}))
+def test_items_and_smaller_fields_of_responses_are_named(name):
+    assert f"`{name}`" in API_MD.split("\n## Responses\n")[1].split("\n## ")[0]
 
 
 @pytest.mark.parametrize(

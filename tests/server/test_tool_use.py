@@ -8,7 +8,8 @@ import pytest
 
 from anllm.parsers.schema import name_of
 from anllm.server.chat.protocol import ChatCompletionRequest
-from anllm.server.chat.tools import ToolUse, tool_use
+from anllm.server.chat.tools import tool_use
+from anllm.server.tools import ToolUse
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("get_weather", "get_time")]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}

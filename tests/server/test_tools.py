@@ -426,6 +426,7 @@ async def test_thoughts_can_be_left_out(server: Server) -> None:
     says(server, "<think>\nHm.\n</think>\n\nTwo.")
     choice = await both(server, include_reasoning=False)
     assert choice["message"]["content"] == "Two." and "reasoning_content" not in choice["message"]
+    assert "keep-alive" not in (await server.chat(include_reasoning=False, stream=True)).text
 
 
 async def test_B_9_thoughts_that_never_end_leave_no_answer(server: Server) -> None:

@@ -154,6 +154,17 @@ async def test_a_refusal_is_a_span_too(traced: Traced) -> None:
     assert traced.span.name == "chat", "the only one still"
 
 
+async def test_a_response_is_a_chat(traced: Traced) -> None:
+    response = await traced.server.respond()
+    assert traced.span.name == f"chat {MODEL}"
+    assert traced.attributes["gen_ai.response.id"] == response.json()["id"]
+
+
+async def test_a_response_that_is_refused_is_a_chat_too(traced: Traced) -> None:
+    await traced.server.respond(temperature=9)
+    assert traced.span.name == "chat" and traced.attributes["error.type"] == "invalid_request"
+
+
 async def test_no_texts(traced: Traced) -> None:
     body = chat_body(messages=[{"role": "user", "content": "SECRET"}], stop=["SECRET"], user="SECRET")
     await traced.server.http.post(CHAT, json=body, headers={"authorization": "Bearer SECRET"})

@@ -330,7 +330,11 @@ async def test_C205_others_are_served_while_streams_are_open(server: Server) -> 
 async def test_documentation_describes_bodies_and_errors(server: Server) -> None:
     document = (await server.http.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
-    for path, name in ((CHAT, "ChatCompletionRequest"), ("/v1/completions", "CompletionRequest")):
+    for path, name in (
+        (CHAT, "ChatCompletionRequest"),
+        ("/v1/completions", "CompletionRequest"),
+        ("/v1/responses", "ResponsesRequest"),
+    ):
         route = document["paths"][path]["post"]
         reference = route["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         assert reference == f"#/components/schemas/{name}"

@@ -190,6 +190,21 @@ SECTIONS = {
     help="Seconds that open requests get to finish after SIGTERM.",
 )
 @click.option(
+    "--max-stored-responses",
+    default=DEFAULT.server.max_stored_responses,
+    type=int,
+    help="Answers of the Responses API that are kept for later requests; 0 keeps none.",
+)
+@click.option(
+    "--max-stored", default=DEFAULT.server.max_stored_bytes, type=Size(), help="Memory for them, such as 64M."
+)
+@click.option(
+    "--stored-response-ttl",
+    default=DEFAULT.server.stored_response_ttl_s,
+    type=float,
+    help="Seconds after its last use for which one is kept.",
+)
+@click.option(
     "--api-key",
     "api_key",
     multiple=True,
@@ -311,6 +326,9 @@ def build_config(model: str | None, options: dict[str, Any]) -> Config:
             drain_timeout_s=options["drain_timeout"],
             max_connections=options["max_connections"],
             request_timeout_s=options["request_timeout"],
+            max_stored_responses=options["max_stored_responses"],
+            max_stored_bytes=options["max_stored"],
+            stored_response_ttl_s=options["stored_response_ttl"],
         ),
         security=SecurityConfig(
             api_keys=options["api_key"],

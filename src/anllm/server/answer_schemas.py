@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+JsonObject = dict[str, object]
 Count = Annotated[int, Field(ge=0)]
 Logprob = Annotated[float, Field(ge=-9999, le=0)]
 
@@ -34,7 +35,7 @@ class UsageAnswer(BaseModel):
 
 
 class Generated(BaseModel):
-    """What answers of both generating endpoints begin with."""
+    """What answers of chat and completions begin with."""
 
     id: str
     created: int
@@ -124,6 +125,106 @@ class CompletionChoice(BaseModel):
 class Completion(Generated):
     object: Literal["text_completion"]
     choices: Annotated[list[CompletionChoice], Field(min_length=1)]
+
+
+class OutputItemAnswer(BaseModel):
+    """content, role: of a message. summary, content, encrypted_content: of what the model thought. call_id, name,
+    namespace: of a call; arguments: of a function's, input: of a custom tool's."""
+
+    id: str
+    type: Literal["message", "reasoning", "function_call", "custom_tool_call"]
+    status: Literal["completed", "incomplete", "in_progress"]
+    role: Literal["assistant"] = "assistant"
+    content: list[JsonObject] = []
+    summary: list[JsonObject] = []
+    encrypted_content: str | None = None
+    call_id: str = ""
+    name: str = ""
+    namespace: str = ""
+    arguments: str = ""
+    input: str = ""
+
+
+class InputTokensDetails(BaseModel):
+    cached_tokens: Count
+    cache_write_tokens: Count
+
+
+class OutputTokensDetails(BaseModel):
+    reasoning_tokens: Count
+
+
+class ResponseUsage(BaseModel):
+    input_tokens: Count
+    input_tokens_details: InputTokensDetails
+    output_tokens: Count
+    output_tokens_details: OutputTokensDetails
+    total_tokens: Count
+
+
+class ResponseFailure(BaseModel):
+    code: str
+    message: str
+
+
+class IncompleteDetails(BaseModel):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(BaseModel):
+    """Fields of the request are told as they hold, defaults included."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete", "failed", "in_progress"]
+    background: Literal[False]
+    error: ResponseFailure | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: Count | None
+    max_tool_calls: Count | None
+    model: str
+    output: list[OutputItemAnswer]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: JsonObject
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    store: bool
+    temperature: float
+    text: JsonObject
+    tool_choice: str | JsonObject
+    tools: list[JsonObject]
+    top_logprobs: Count
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    truncation: Literal["auto", "disabled"]
+    usage: ResponseUsage | None
+    user: str | None
+    metadata: dict[str, str]
+
+
+class DeletedResponse(BaseModel):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputItemList(BaseModel):
+    object: Literal["list"]
+    data: list[JsonObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class InputTokens(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: Count
 
 
 class ServedModel(BaseModel):

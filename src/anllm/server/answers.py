@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from anllm.core.events import TokenLogprobs
 from anllm.server.generation import Generation, Usage
 from anllm.server.sse import event, to_ascii_json
+from anllm.text.alignment import TextToken
 
 _MIN_LOGPROB = -9999.0  # OpenAI's, for what is impossible
+_CALL_ID_BYTES = 16
 quote = json.encoder.encode_basestring_ascii  # a text as a JSON string in ASCII
 _ID_CHAR_OF = ((string.ascii_letters + string.digits).encode() * 5)[:256]  # for each byte a letter or digit
 
@@ -33,7 +35,7 @@ class AnswerHead:
     created: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", new_id(self.prefix))
+        object.__setattr__(self, "id", new_id(f"{self.prefix}-"))
         object.__setattr__(self, "created", int(time.time()))
 
     def fields(self, kind: str) -> dict[str, object]:
@@ -117,8 +119,25 @@ def printable(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
+def token_logprob(token: TextToken) -> dict[str, object]:
+    """What the model thought of a token of the answer, and of the likeliest ones in its place."""
+    assert token.logprob is not None  # it is no prompt's
+    top = [_logprob_entry(raw, logprob) for raw, logprob in token.top]
+    return {**_logprob_entry(token.raw, token.logprob), "top_logprobs": top}
+
+
+def _logprob_entry(raw: bytes, logprob: float) -> dict[str, object]:
+    return {"token": printable(raw), "logprob": bounded_logprob(logprob), "bytes": list(raw)}
+
+
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_bytes(28).translate(_ID_CHAR_OF).decode()}"
+    """The prefix, with its dash or underscore, and 28 letters and digits that nobody can guess."""
+    return f"{prefix}{secrets.token_bytes(28).translate(_ID_CHAR_OF).decode()}"
+
+
+def new_call_id() -> str:
+    """Of a tool call; unique in any conversation."""
+    return f"call_{secrets.token_hex(_CALL_ID_BYTES)}"
 
 
 def usage_fields(usage: Usage) -> dict[str, object]:

@@ -26,6 +26,8 @@ from anllm.server.middleware import HostMiddleware, RequestContextMiddleware, is
 from anllm.server.models.routes import models_router
 from anllm.server.observability import observability_router
 from anllm.server.prefix_cache import prefix_cache_router
+from anllm.server.responses.protocol import ResponsesRequest
+from anllm.server.responses.routes import responses_router
 from anllm.server.service import Service
 from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
 from anllm.server.tokenization.routes import tokenization_router
@@ -42,7 +44,13 @@ def create_app(service: Service, config: ServerConfig, security: SecurityConfig 
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
-    app.request_models = (ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+    app.request_models = (
+        ChatCompletionRequest,
+        CompletionRequest,
+        ResponsesRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
+    )
     app.limits = {
         "n": {"integer": {"maximum": config.max_n}},
         "stop": {"array": {"maxItems": config.max_stop_strings}},
@@ -51,6 +59,7 @@ def create_app(service: Service, config: ServerConfig, security: SecurityConfig 
     app.include_router(models_router(service))
     app.include_router(chat_router(service, config))
     app.include_router(completions_router(service, config))
+    app.include_router(responses_router(service, config))
     app.include_router(tokenization_router(service, config))
     app.include_router(prefix_cache_router(service))
     app.include_router(observability_router(service))

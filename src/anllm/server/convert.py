@@ -7,27 +7,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anllm.config import ServerConfig
 from anllm.core.request import SamplingParams
 from anllm.errors import ContextLengthError, ModelNotFoundError
 from anllm.server.generation import Prompts
-from anllm.server.protocol import MAX_LOGIT_BIAS, MAX_STOP_CHARS, GenerationRequest
+from anllm.server.protocol import MAX_LOGIT_BIAS, MAX_STOP_CHARS, GenerationRequest, SampledRequest
 from anllm.server.service import LoadedModel
 from anllm.server.validation import invalid, missing
 
 
 def check_shared_rules(request: GenerationRequest, model: LoadedModel, config: ServerConfig) -> None:
+    """Of chat and completions: as check_sampling_rules."""
+    if request.n is not None and request.n > config.max_n:
+        raise invalid("n", f"must be <= {config.max_n}", "integer_above_max_value", given=request.n)
+    if request.prompt_logprobs is not None and request.stream:
+        raise invalid("prompt_logprobs", "is only allowed when 'stream' is false", None, given=request.prompt_logprobs)
+    check_sampling_rules(request, model, config)
+
+
+def check_sampling_rules(request: SampledRequest, model: LoadedModel, config: ServerConfig) -> None:
     """What needs the server's limits, the vocabulary, or two fields at once; then that the model is the one served."""
     if not request.model:
         raise missing("model")
-    if request.n is not None and request.n > config.max_n:
-        raise invalid("n", f"must be <= {config.max_n}", "integer_above_max_value", given=request.n)
     _check_stop(stop_strings(request), config.max_stop_strings)
     if request.stream_options is not None and not request.stream:
         raise invalid("stream_options", "is only allowed when 'stream' is true", None)
-    if request.prompt_logprobs is not None and request.stream:
-        raise invalid("prompt_logprobs", "is only allowed when 'stream' is false", None, given=request.prompt_logprobs)
     _check_logit_bias(request.logit_bias or {}, model.tokenizer.vocab_size)
     for name in ("stop_token_ids", "allowed_token_ids"):
         for index, token_id in enumerate(getattr(request, name) or ()):
@@ -46,7 +52,7 @@ def check_model(name: str, model: LoadedModel) -> None:
         )
 
 
-def stop_strings(request: GenerationRequest) -> tuple[str, ...]:
+def stop_strings(request: SampledRequest) -> tuple[str, ...]:
     if isinstance(request.stop, str):
         return (request.stop,)
     return tuple(request.stop or ())
@@ -76,10 +82,34 @@ def to_prompts(
     client: str,
     echoes_logprobs: bool = False,
 ) -> Prompts:
-    """The prompts with their sampling. A limit above what the context leaves is lowered to it; each prompt must leave
-    room for one token. `param` is the field that the prompts came from,
-    `client` who sent them. echoes_logprobs: what `logprobs` asks for is
-    wanted of the prompts, too, and of each token."""
+    """As sampled_prompts, with what chat and completions can ask for beyond that. echoes_logprobs: what `logprobs` asks
+    for is wanted of the prompts, too, and of each token."""
+    prompts = sampled_prompts(
+        request, token_ids, model, max_tokens=max_tokens, logprobs=logprobs, param=param, client=client
+    )
+    told_of_prompts = (request.prompt_logprobs, logprobs if echoes_logprobs else None)
+    sampling = replace(
+        prompts.sampling,
+        n=request.n or 1,
+        prompt_logprobs=max((number for number in told_of_prompts if number is not None), default=None),
+    )
+    returns_token_ids = bool(request.return_token_ids)
+    return replace(prompts, sampling=sampling, returns_token_ids=returns_token_ids, keeps_silent=echoes_logprobs)
+
+
+def sampled_prompts(
+    request: SampledRequest,
+    token_ids: Sequence[tuple[int, ...]],
+    model: LoadedModel,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    param: str,
+    client: str,
+) -> Prompts:
+    """The prompts with their sampling, for one answer each. A limit above what the context leaves is lowered to it;
+    each prompt must leave room for one token. `param` is the field that the prompts came from, `client` who sent
+    them."""
     for ids in token_ids:
         if len(ids) >= model.max_model_len:
             raise ContextLengthError(len(ids), model.max_model_len, param=param)
@@ -90,7 +120,6 @@ def to_prompts(
         top_p=defaults.top_p if request.top_p is None else request.top_p,
         max_tokens=room if max_tokens is None else max(1, min(max_tokens, room)),
         seed=request.seed,
-        n=request.n or 1,
         stop=stop_strings(request),
         include_stop_str_in_output=bool(request.include_stop_str_in_output),
         skip_special_tokens=request.skip_special_tokens is not False,
@@ -109,18 +138,8 @@ def to_prompts(
         priority=request.priority or 0,
         cache_salt=_hashed(request.cache_salt) if request.cache_salt else "",
         logprobs=logprobs,
-        prompt_logprobs=max(
-            (n for n in (request.prompt_logprobs, logprobs if echoes_logprobs else None) if n is not None), default=None
-        ),
     )
-    return Prompts(
-        tuple(token_ids),
-        sampling,
-        is_empty=max_tokens == 0,
-        returns_token_ids=bool(request.return_token_ids),
-        keeps_silent=echoes_logprobs,
-        client=client,
-    )
+    return Prompts(tuple(token_ids), sampling, is_empty=max_tokens == 0, client=client)
 
 
 def _hashed(salt: str) -> str:

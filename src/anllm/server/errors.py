@@ -101,6 +101,18 @@ class UnknownUrlError(InvalidRequestError):
     code = "unknown_url"
 
 
+class ResponseNotFoundError(InvalidRequestError):
+    """No response of this id is kept, or it is somebody else's."""
+
+    status = 404
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(
+            f"Response with id '{response_id[:100]}' not found. Responses are kept for a while, in memory, unless "
+            "'store' is false."
+        )
+
+
 class MethodNotAllowedError(InvalidRequestError):
     """The path exists, for other methods."""
 

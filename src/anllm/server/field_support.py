@@ -28,6 +28,17 @@ ACCEPTED_WITHOUT_EFFECT = {
     "verbosity": "a hint that local models don't know",
 }
 
+RESPONSES_ACCEPTED_WITHOUT_EFFECT = {
+    "context_management": "conversations are not compacted",
+    "max_tool_calls": "a bound for tools of OpenAI's servers",
+    "prompt_cache_key": "a hint for speed",
+    "prompt_cache_options": "a hint for speed",
+    "prompt_cache_retention": "a hint for speed",
+    "safety_identifier": "label of the client's own",
+    "service_tier": 'there is one tier; answered with "default"',
+    "user": "label of the client's own",
+}
+
 # Sent by clients for other servers: https://github.com/BerriAI/litellm/issues/23978 and the like.
 _NOT_WORTH_LOGGING = frozenset(
     {
@@ -70,11 +81,29 @@ NEUTRAL_COMPLETION_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
     "suffix": ("",),
 }
+NEUTRAL_RESPONSES_VALUES: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL_VALUES,
+    "background": (False,),
+    "conversation": (),
+    "prompt": (),
+    "moderation": (),
+    "n": (1,),
+    "prompt_logprobs": (),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+}
+_INSTEAD = {
+    "background": "Ask for a stream, or wait for the answer.",
+    "conversation": "Use 'previous_response_id', or send the earlier items in 'input'.",
+    "prompt": "Send its text in 'instructions' and 'input'.",
+    "response_format": "Use 'text.format'.",
+}
 
 
 def unsupported(param: str) -> InvalidRequestError:
+    instead = _INSTEAD.get(param, "Please leave it out.")
     return InvalidRequestError(
-        f"Unsupported parameter: '{param}' is known, but this server can't do it yet. Please leave it out.",
+        f"Unsupported parameter: '{param}' is known, but this server can't do it yet. {instead}",
         param=param,
         code="unsupported_parameter",
     )

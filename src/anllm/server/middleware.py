@@ -21,7 +21,11 @@ from anllm.server.service import Service
 logger = logging.getLogger(__name__)
 
 _MAX_CLIENT_ID_CHARS = 128
-_OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}  # for traces
+_OPERATIONS = {  # for traces
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/responses": "chat",
+}
 
 
 class RequestContextMiddleware:

@@ -119,13 +119,21 @@ class StructuredOutputs(RequestModel):
     structural_tag: object | None = None
 
 
-class GenerationRequest(RequestModel):
-    """What chat and legacy completions have in common."""
+class Function(RequestModel):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: Object | None = None
+    strict: bool | None = None
+
+
+class SampledRequest(RequestModel):
+    """What all endpoints that generate have in common."""
 
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Share | None = None
-    n: PositiveInteger | None = None
     stop: Stop | None = None
     seed: Integer | None = None
     stream: bool | None = None
@@ -146,16 +154,23 @@ class GenerationRequest(RequestModel):
     min_tokens: Count | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=20), INTEGRAL] | None = None
-    return_token_ids: bool | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL] | None = None
     cache_salt: str | None = None
-    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: StringOrObject | None = None
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
+
+
+class GenerationRequest(SampledRequest):
+    """What chat and legacy completions have in common."""
+
+    n: PositiveInteger | None = None
+    response_format: ResponseFormat | None = None
+    # not OpenAI's
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20), INTEGRAL] | None = None
+    return_token_ids: bool | None = None
 
 
 class ErrorBody(BaseModel):

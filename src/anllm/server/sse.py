@@ -32,6 +32,10 @@ class Chunks(Protocol):
         """Sent after the last end; b"" for nothing."""
         ...
 
+    def failure(self, error: Mapping[str, object]) -> bytes:
+        """Sent in place of all that was to come. error: the body that the whole answer would have."""
+        ...
+
 
 def event(payload: Mapping[str, object]) -> bytes:
     return f"data: {to_ascii_json(payload)}\n\n".encode()

@@ -20,7 +20,7 @@ from anllm.server.context import get_context
 from anllm.server.disconnect import while_connected
 from anllm.server.errors import ClientDisconnectedError, error_object, internal_error
 from anllm.server.generation import Generation
-from anllm.server.sse import DONE, HEADERS, KEEP_ALIVE, Chunks, event
+from anllm.server.sse import DONE, HEADERS, KEEP_ALIVE, Chunks
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ class EventStreamResponse(Response):
                 if not generation.has_news:
                     await generation.news()
                 events, is_last = self._next_events()
+                if not events:  # what came is not told, or not yet
+                    continue
                 await send({"type": "http.response.body", "body": events, "more_body": not is_last})
                 if is_last:
                     return
@@ -79,15 +81,16 @@ class EventStreamResponse(Response):
     def _next_events(self) -> tuple[bytes, bool]:
         """All that is new, and whether it is the end; without news a sign of life."""
         try:
-            events = b"".join(map(self._chunks.update, self._generation.take()))
+            updates = self._generation.take()
+            events = b"".join(map(self._chunks.update, updates))
             if self._generation.is_over:
                 return events + self._chunks.closing() + DONE, True
-            return events or KEEP_ALIVE, False
+            return events if updates else KEEP_ALIVE, False
         except AnllmError as error:
-            return event(error_object(error, self._request_id)) + DONE, True
+            return self._chunks.failure(error_object(error, self._request_id)) + DONE, True
         except Exception:  # the status is sent: all that is left is to say so, and not to look like a finished stream
             logger.exception(Fields("stream failed", request_id=self._request_id))
-            return event(error_object(internal_error(), self._request_id)) + DONE, True
+            return self._chunks.failure(error_object(internal_error(), self._request_id)) + DONE, True
 
 
 class SilenceTimer:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from anllm.server.generation import Prompts
-from anllm.server.protocol import GenerationRequest, ResponseFormat, StructuredOutputs
+from anllm.server.protocol import ResponseFormat, SampledRequest, StructuredOutputs
 from anllm.server.validation import invalid, missing
 from anllm.structured import grammar
 from anllm.structured.errors import GrammarError
@@ -47,12 +47,12 @@ class Structure:
     parts: Callable[[], tuple[Structure, ...]] = tuple
 
 
-def structure_of(request: GenerationRequest) -> Structure | None:
-    """The one form that the request asks for; None for free text."""
+def structure_of(request: SampledRequest, form: Structure | None) -> Structure | None:
+    """The one form that the request asks for; None for free text. form: what OpenAI's own field asks for."""
     wanted = [
         structure
         for structure in (
-            _of_response_format(request.response_format),
+            form,
             _of_structured_outputs(request.structured_outputs),
             _of_json("guided_json", request.guided_json),
             _of("guided_regex", grammar.regex, request.guided_regex),
@@ -92,20 +92,29 @@ def named(error: GrammarError, param: str) -> GrammarError:
     return error
 
 
-def _of_response_format(wanted: ResponseFormat | None) -> Structure | None:
+def of_response_format(wanted: ResponseFormat | None) -> Structure | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return Structure(grammar.json_object(), "response_format")
+        return of_json_object("response_format")
     given = wanted.json_schema
     if given is None:
         raise missing("response_format.json_schema")
     if given.json_schema is None:
         if "json_schema" in given.model_fields_set:
             raise invalid("response_format.json_schema.schema", "must be an object, or be left out", "invalid_type")
-        return Structure(grammar.json_object(), "response_format")
-    schema, strict = given.json_schema, given.strict
-    return _made("response_format", lambda: grammar.json_schema(schema, strict=strict))
+        return of_json_object("response_format")
+    return of_schema("response_format", given.json_schema, strict=given.strict)
+
+
+def of_json_object(param: str) -> Structure:
+    """Any JSON object."""
+    return Structure(grammar.json_object(), param)
+
+
+def of_schema(param: str, schema: dict[str, object], *, strict: bool | None) -> Structure:
+    """JSON of this schema. strict: refuse what the grammar can't hold it to."""
+    return _made(param, lambda: grammar.json_schema(schema, strict=strict))
 
 
 def _of_structured_outputs(wanted: StructuredOutputs | None) -> Structure | None:

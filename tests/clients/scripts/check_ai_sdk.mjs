@@ -1,6 +1,7 @@
-// Vercel's ai with @ai-sdk/openai-compatible.
+// Vercel's ai with @ai-sdk/openai-compatible, and with @ai-sdk/openai, which speaks the Responses API.
 
 import assert from "node:assert/strict";
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 import {
@@ -14,6 +15,7 @@ const anllm = createOpenAICompatible({
 });
 // As it is without further words: it asks for any JSON, and says in words which.
 const plain = createOpenAICompatible({ name: "anllm", baseURL: API, apiKey: "none" });
+const openai = createOpenAI({ baseURL: API, apiKey: "none" });
 const ask = (fields = {}) => generateText({ model: anllm(MODEL), prompt: "greet", maxRetries: 0, ...fields });
 
 /** What a stream gave: text, pieces of text, finish reason, usage. Throws the stream's error. */
@@ -175,6 +177,27 @@ await main({
     assert.deepEqual([found.output, asked], [ANN, ["Oslo"]]);
   },
 
+  async scripted_the_responses_api() {
+    const model = openai(MODEL);
+    for (const found of [await ask({ model }), await streamed({ model })]) {
+      assert.deepEqual([found.text, found.finishReason], [GREETING, "stop"]);
+      assert.deepEqual([found.usage.inputTokens, found.usage.outputTokens], [NUM_PROMPT, GREETING.length + 1]);
+    }
+    assert.deepEqual((await ask({ model, maxOutputTokens: 5 })).finishReason, "length");
+    for (const store of [true, false]) { // with the ids of items that are kept, and with the items themselves
+      const { asked, tools } = weather();
+      const fields = {
+        model, tools, prompt: `${CALL_OSLO} then ${CALL_OSLO.replace("Oslo", "Bergen")}`, stopWhen: stepCountIs(4),
+        providerOptions: { openai: { store } },
+      };
+      const expected = told("12 degrees in Oslo", "12 degrees in Bergen");
+      assert.deepEqual([(await ask(fields)).text, (await streamed(fields)).text], [expected, expected]);
+      assert.deepEqual(asked, ["Oslo", "Bergen", "Oslo", "Bergen"]);
+    }
+    const { output } = await ask({ model, prompt: WRITE_ANN, output: Output.object({ schema: jsonSchema(PERSON) }) });
+    assert.deepEqual(output, ANN);
+  },
+
   async scripted_headers_can_be_seen() {
     assert.ok((await ask()).response.headers["x-request-id"]);
     const named = await ask({ headers: { "X-Request-Id": "mine-1" } });
@@ -226,6 +249,17 @@ await main({
     assert.deepEqual((await result.steps).map((step) => step.reasoningText), [THOUGHT, THOUGHT]);
     const schema = jsonSchema(PERSON);
     assert.deepEqual((await ask({ prompt: WRITE_ANN, output: Output.object({ schema }) })).output, ANN);
+  },
+
+  async thinking_the_responses_api_gives_thoughts_back() {
+    for (const store of [true, false]) {
+      const { asked, tools } = weather();
+      const providerOptions = { openai: { store, forceReasoning: true, reasoningSummary: "auto" } };
+      const fields = { model: openai(MODEL), prompt: CALL_OSLO, tools, stopWhen: stepCountIs(4), providerOptions };
+      const found = await ask(fields);
+      assert.deepEqual([found.text, found.reasoningText, asked], [told("12 degrees in Oslo"), THOUGHT, ["Oslo"]]);
+      assert.equal((await streamed(fields)).text, found.text);
+    }
   },
 
   async model_the_capital_of_france_whole_and_streamed() {

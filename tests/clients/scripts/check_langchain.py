@@ -20,6 +20,7 @@ from checks import (
     MODEL,
     NUM_PROMPT,
     OSLO,
+    THOUGHT,
     UNICODE,
     WRITE_ANN,
     cancels,
@@ -194,6 +195,19 @@ def scripted_objects():
     assert strict.invoke(METHODS["function_calling"]) == Person(name="Ann", age=31)
 
 
+def scripted_the_responses_api():
+    for more in ({}, {"use_previous_response_id": True}, {"store": False}):
+        model = chat(use_responses_api=True, **more)
+        whole, in_pieces = model.invoke("greet"), joined(list(model.stream("greet")))
+        assert whole.text == in_pieces.text == GREETING
+        assert whole.usage_metadata["output_tokens"] == in_pieces.usage_metadata["output_tokens"] == len(GREETING) + 1
+        for is_stream in (False, True):
+            messages = run_agent(model.bind_tools([get_weather]), CALL_TWICE, is_stream=is_stream)
+            assert calls_of(messages[1]) == [("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Bergen"})]
+            assert messages[-1].text == told("12 degrees in Oslo", "12 degrees in Bergen")
+        assert model.with_structured_output(Person).invoke(WRITE_ANN) == Person(name="Ann", age=31)
+
+
 def scripted_headers_can_be_seen():
     answer = chat(include_response_headers=True).invoke("greet")
     assert answer.response_metadata["headers"]["x-request-id"]
@@ -232,6 +246,14 @@ def thinking_thoughts_are_not_in_the_way():
     assert final.content == told("12 degrees in Oslo")
     for method, text in METHODS.items():
         assert chat().with_structured_output(Person, method=method).invoke(text) == Person(name="Ann", age=31)
+
+
+def thinking_the_responses_api_tells_thoughts_as_summaries():
+    model = chat(use_responses_api=True, reasoning={"summary": "auto"})
+    for answer in (model.invoke("greet"), joined(list(model.stream("greet")))):
+        thought = next(block for block in answer.content_blocks if block["type"] == "reasoning")
+        assert (thought["reasoning"], answer.text) == (THOUGHT, GREETING)
+    assert run_agent(model.bind_tools([get_weather]), CALL_OSLO)[-1].text == told("12 degrees in Oslo")
 
 
 def model_calls_and_objects_that_fit_their_schemas():

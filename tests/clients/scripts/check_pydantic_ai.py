@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ThinkingPart, ToolCallPart, ToolReturnPart
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -46,9 +46,9 @@ class Person(BaseModel):
 client = AsyncOpenAI(base_url=API, api_key="none", max_retries=0, timeout=60)
 
 
-def agent(*, model=MODEL, output_type=str, system=(), profile=None, **settings):
+def agent(*, model=MODEL, output_type=str, system=(), profile=None, kind=OpenAIChatModel, **settings):
     return Agent(
-        OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client), profile=profile),
+        kind(model, provider=OpenAIProvider(openai_client=client), profile=profile),
         output_type=output_type,
         system_prompt=system,
         model_settings=settings,
@@ -193,6 +193,25 @@ async def scripted_an_object_that_is_asked_for_in_words():
     assert run.output == Person(name="Ann", age=31)
 
 
+async def scripted_the_responses_api():
+    fields = {"kind": OpenAIResponsesModel}
+    run = await agent(**fields).run("greet")
+    assert (run.output, run.usage.output_tokens) == (GREETING, len(GREETING) + 1)
+    assert "".join((await streamed(agent(**fields), "greet"))[0]) == GREETING
+    turns = [("user", "greet"), ("assistant", GREETING), ("user", "repeat")]
+    for previous in (None, "auto"):
+        found = agent(**fields, openai_previous_response_id=previous)
+        assert (await found.run("repeat", message_history=run.all_messages())).output == repeated(*turns)
+    found, asked = weather_agent(**fields)
+    assert (await found.run(CALL_TWICE)).output == told("12 degrees in Oslo", "12 degrees in Bergen")
+    assert asked == ["Oslo", "Bergen"]
+    for output, text in (
+        (NativeOutput(Person), WRITE_ANN),
+        (ToolOutput(Person), WRITE_ANN.replace("write", "call final_result")),
+    ):
+        assert (await agent(output_type=output, **fields).run(text)).output == Person(name="Ann", age=31)
+
+
 async def scripted_a_stream_that_is_left_gives_its_place_back():
     async with agent().run_stream("slow") as run:
         async for _ in run.stream_text(delta=True, debounce_by=None):
@@ -230,6 +249,15 @@ async def thinking_a_thought_comes_before_answers_calls_and_objects():
         (NativeOutput(Person), WRITE_ANN),
     ):
         assert (await agent(output_type=output_type).run(text)).output == Person(name="Ann", age=31)
+
+
+async def thinking_the_responses_api_gives_thoughts_back():
+    found, asked = weather_agent(kind=OpenAIResponsesModel)
+    run = await found.run(CALL_OSLO)
+    assert (run.output, asked) == (told("12 degrees in Oslo"), ["Oslo"])
+    assert len(parts_of(run, ThinkingPart)) == 2
+    run = await found.run("greet", model_settings={"openai_reasoning_summary": "auto"})
+    assert [part.content for part in parts_of(run, ThinkingPart)] == [THOUGHT]
 
 
 async def model_objects_that_fit_their_schemas():

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from anllm.config import ServerConfig
-from anllm.errors import ContextLengthError, InvalidRequestError
-from anllm.parsers.choose import OutputFormat
-from anllm.parsers.stream import OutputParser
+from anllm.errors import ContextLengthError
 from anllm.server.body import JsonObject
 from anllm.server.chat.protocol import CalledFunction, ChatCompletionRequest, ContentPart, Message, ToolCall
-from anllm.server.chat.tools import Tool, ToolUse, strict_schemas, tool_use
+from anllm.server.chat.tools import tool_use
+from anllm.server.conversation import bound, check_template_variables, render, template_variables, with_parser
 from anllm.server.convert import check_shared_rules, encode, to_prompts
 from anllm.server.field_support import NEUTRAL_CHAT_VALUES, refuse_unsupported
 from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
-from anllm.server.structured import Structure, structure_of
+from anllm.server.structured import Structure, of_response_format, structure_of
+from anllm.server.tools import Tool, ToolUse
 from anllm.server.validation import invalid, missing, validate
-from anllm.structured.grammar import around_schemas, embedded
 
-_FIELDS_OF_THEIR_OWN = frozenset(  # and no template variables
-    {"add_generation_prompt", "continue_final_message", "tools"}
-)
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file", "video_url", "audio_url", "image"})
 
 
@@ -49,13 +44,13 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig, client
     request = validate(ChatCompletionRequest, body)
     _check_chat_rules(request)
     use = tool_use(request)
-    structure = structure_of(request)
+    structure = structure_of(request, of_response_format(request.response_format))
     check_shared_rules(request, model, config)
     refuse_unsupported(body, NEUTRAL_CHAT_VALUES)
     text = render_messages(
         request.messages,
         model,
-        _template_variables(request),
+        template_variables(request.reasoning_effort, request.chat_template_kwargs),
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
         tools=use.offered,
@@ -68,8 +63,8 @@ def plan_chat(body: JsonObject, model: LoadedModel, config: ServerConfig, client
     prompts = to_prompts(
         request, [prompt], model, max_tokens=max_tokens, logprobs=logprobs, param="messages", client=client
     )
-    prompts = _with_parser(prompts, model.output_format, text, use)
-    return ChatPlan(request, prompts, use, _bound(structure, model, text, use))
+    prompts = with_parser(prompts, model.output_format, text, use)
+    return ChatPlan(request, prompts, use, bound(structure, model, text, use))
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, object]]:
@@ -102,74 +97,17 @@ def render_messages(
     """
     if add_generation_prompt and continue_final_message:
         raise invalid("add_generation_prompt", "must not be true together with 'continue_final_message'", None)
-    taken = sorted(_FIELDS_OF_THEIR_OWN & variables.keys())
-    if taken:
-        raise invalid(
-            "chat_template_kwargs", f"must not hold {', '.join(taken)}, which are fields of the request", None
-        )
+    check_template_variables(variables)
     plain = template_messages(messages)
-    if model.chat_template is None:
-        raise InvalidRequestError(
-            f"The model `{model.id}` has no chat template, so it can't take messages. Use /v1/completions.",
-            param="messages",
-        )
-    return model.chat_template.render(
+    return render(
         plain,
+        model,
+        variables,
+        param="messages",
         add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
         continue_final_message=bool(continue_final_message),
         tools=tools,
-        **variables,
     )
-
-
-def _template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
-    """What templates of reasoning models ask for, under the names that they have for it; others don't look at it."""
-    hints: dict[str, Any] = {}
-    if request.reasoning_effort is not None:
-        hints = {"reasoning_effort": request.reasoning_effort, "enable_thinking": request.reasoning_effort != "none"}
-    return {**hints, **(request.chat_template_kwargs or {})}
-
-
-# -- answers with parts ------------------------------------------------------------------------------------------------
-
-
-def _with_parser(prompts: Prompts, output_format: OutputFormat, text: str, use: ToolUse) -> Prompts:
-    """Without tools, and for a model that does not think aloud, an answer is one text. text: of the prompt."""
-    takes_calls = bool(use.callable)
-    if not takes_calls and not output_format.splits_answers:
-        return prompts
-
-    def parser() -> OutputParser:
-        return output_format.parser(text, use.callable, takes_calls=takes_calls)
-
-    return replace(prompts, parser=parser, kept=output_format.markers, max_calls=use.max_calls)
-
-
-def _bound(structure: Structure | None, model: LoadedModel, text: str, use: ToolUse) -> Structure | None:
-    """The grammar of the whole answer: calls that have to come, calls that have to fit, a form for its content, or both
-    of these; thoughts go before it. text: of the prompt."""
-    formats, tokenizer = model.output_format, model.tokenizer
-
-    def special_id(piece: str) -> int | None:
-        token_id = tokenizer.token_id(piece)
-        return token_id if token_id in tokenizer.special_token_ids else None
-
-    param = "functions" if use.is_legacy else "tools"
-    if use.min_calls:
-        calls = formats.call_grammar(
-            text, use.callable, min_calls=use.min_calls, max_calls=use.max_calls, special_id=special_id
-        )
-        return Structure(around_schemas(calls), param, partial(strict_schemas, use))
-    if structure is not None and (use.callable or formats.splits_answers):
-
-        def answer(body: str) -> str:
-            return formats.answer_grammar(text, body, use.callable, max_calls=use.max_calls, special_id=special_id)
-
-        return replace(structure, source=embedded(structure.source, answer))
-    if use.is_bound:
-        free = formats.free_grammar(text, use.callable, special_id=special_id)
-        return Structure(around_schemas(free), param, partial(strict_schemas, use))
-    return structure
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

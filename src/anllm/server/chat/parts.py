@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 
 from anllm.core.request import FinishReason
 from anllm.parsers.pieces import CallArguments, CallBegun, Content, Piece, Reasoning
-from anllm.server.answers import quote
+from anllm.server.answers import new_call_id, quote
 from anllm.server.sse import to_ascii_json
-
-_ID_BYTES = 16
 
 
 def message_of(pieces: Iterable[Piece], *, is_legacy: bool) -> dict[str, object]:
@@ -43,10 +40,6 @@ def finish_reason(reason: FinishReason, *, has_calls: bool, is_legacy: bool) -> 
     if reason is not FinishReason.STOP or not has_calls:
         return str(reason)
     return "function_call" if is_legacy else "tool_calls"
-
-
-def new_call_id() -> str:
-    return f"call_{secrets.token_hex(_ID_BYTES)}"
 
 
 class CallDeltas:

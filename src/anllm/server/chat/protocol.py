@@ -11,6 +11,7 @@ from anllm.server.protocol import (
     FIRST_FAULT_ONLY,
     INTEGRAL,
     STRING_OR_ARRAY,
+    Function,
     GenerationRequest,
     Object,
     PositiveInteger,
@@ -81,13 +82,6 @@ class Message(RequestModel):
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-
-
-class Function(RequestModel):
-    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    description: str | None = None
-    parameters: Object | None = None
-    strict: bool | None = None
 
 
 class Tool(RequestModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from anllm.server.chat.parts import CallDeltas, finish_reason, message_of
 from anllm.server.generation import Answer, Generation, Update
 from anllm.server.protocol import StreamOptions
 from anllm.server.service import Service
-from anllm.server.sse import to_ascii_json
+from anllm.server.sse import event, to_ascii_json
 from anllm.text.alignment import TextToken
 
 
@@ -139,6 +139,9 @@ class ChatChunks:
 
     def closing(self) -> bytes:
         return self._frame.closing()
+
+    def failure(self, error: Mapping[str, object]) -> bytes:
+        return event(error)
 
     def _logprobs(self, tokens: Sequence[TextToken]) -> str:
         return to_ascii_json(chat_logprobs(tokens)) if self._has_logprobs else "null"

@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from anllm.parsers.schema import is_strict, name_of, parameters_of
-from anllm.server.chat.protocol import ChatCompletionRequest, Function
-from anllm.server.structured import Structure, named
+from anllm.parsers.schema import name_of
+from anllm.server.chat.protocol import ChatCompletionRequest
+from anllm.server.protocol import Function
+from anllm.server.tools import ToolUse, check_names, check_schemas, max_calls, plain_tool
 from anllm.server.validation import invalid, missing
-from anllm.structured.errors import GrammarError
-from anllm.structured.grammar import json_schema
-from anllm.structured.schema import check_schema
-
-Tool = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """offered: all tools, for the prompt. callable: those that the answer may call, for parser and grammar.
-
-    min_calls: of the answer; at least 1 makes calls all of it. max_calls: None is any number.
-    is_legacy: asked for with `functions`, and answered so.
-    """
-
-    offered: tuple[Tool, ...] = ()
-    callable: tuple[Tool, ...] = ()
-    min_calls: int = 0
-    max_calls: int | None = None
-    is_legacy: bool = False
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether calls have to fit their schemas."""
-        return bool(self.callable) and (self.min_calls > 0 or any(is_strict(tool) for tool in self.callable))
 
 
 def tool_use(request: ChatCompletionRequest) -> ToolUse:
@@ -42,51 +15,40 @@ def tool_use(request: ChatCompletionRequest) -> ToolUse:
     if request.functions or request.function_call is not None:
         return _legacy_use(request)
     functions = [tool.function for tool in request.tools or ()]
-    _check_names(functions, "tools", "function.")
+    params = _paths(functions, "tools", "function.")
     offered = tuple(map(plain_tool, functions))
     allowed, min_calls = _chosen(request, {function.name for function in functions})
     callable_ = tuple(tool for tool in offered if name_of(tool) in allowed)
-    use = ToolUse(offered, callable_, min_calls, _max_calls(request))
-    if use.is_bound:
-        _check_schemas(use, "tools", "function.")
+    is_named = isinstance(request.tool_choice, dict) and request.tool_choice.get("type") == "function"
+    most = max_calls(is_named=is_named, is_parallel=request.parallel_tool_calls)
+    use = ToolUse(offered, callable_, min_calls, most, params=params)
+    check_schemas(use)
     return use
-
-
-def strict_schemas(use: ToolUse) -> tuple[Structure, ...]:
-    """Of the functions that may be called and are strict, each by itself."""
-    param, path = ("functions", "") if use.is_legacy else ("tools", "function.")
-    return tuple(
-        Structure(json_schema(parameters_of(tool), strict=True), f"{param}[{index}].{path}parameters")
-        for index, tool in enumerate(use.offered)
-        if tool in use.callable and is_strict(tool)
-    )
 
 
 def _legacy_use(request: ChatCompletionRequest) -> ToolUse:
     functions = list(request.functions or ())
-    _check_names(functions, "functions", "")
+    params = _paths(functions, "functions", "")
     offered = tuple(map(plain_tool, functions))
     names = {function.name for function in functions}
     choice = request.function_call
     if choice is None or choice == "auto":
-        return ToolUse(offered, offered, 0, 1, is_legacy=bool(offered))
+        return ToolUse(offered, offered, 0, 1, is_legacy=bool(offered), params=params)
     if choice == "none":
-        return ToolUse(offered, is_legacy=bool(offered))
+        return ToolUse(offered, is_legacy=bool(offered), params=params)
     if not isinstance(choice, dict):
         raise invalid("function_call", "must be 'none', 'auto' or an object", given=choice)
     _check_function_name(choice.get("name"), names, "function_call")
-    use = ToolUse(offered, tuple(tool for tool in offered if name_of(tool) == choice["name"]), 1, 1, is_legacy=True)
-    _check_schemas(use, "functions", "")
+    named = tuple(tool for tool in offered if name_of(tool) == choice["name"])
+    use = ToolUse(offered, named, 1, 1, is_legacy=True, params=params)
+    check_schemas(use)
     return use
 
 
-def _max_calls(request: ChatCompletionRequest) -> int | None:
-    """A function that is named is called once, as with other servers, unless the request says otherwise: who names one
-    wants its arguments, and small models would give them again and again."""
-    choice = request.tool_choice
-    is_named = isinstance(choice, dict) and choice.get("type") == "function"
-    is_parallel = not is_named if request.parallel_tool_calls is None else request.parallel_tool_calls
-    return None if is_parallel else 1
+def _paths(functions: list[Function], param: str, path: str) -> tuple[str, ...]:
+    """Of their schemas, once it is known that their names differ."""
+    check_names((function.name, f"{param}[{index}].{path}name") for index, function in enumerate(functions))
+    return tuple(f"{param}[{index}].{path}parameters" for index in range(len(functions)))
 
 
 def _chosen(request: ChatCompletionRequest, names: set[str]) -> tuple[set[str], int]:
@@ -149,33 +111,3 @@ def _check_function_name(name: object, names: set[str], param: str) -> None:
     if name not in names:
         offered = "functions" if param == "function_call" else "tools"
         raise invalid(param.partition(".")[0], f"must name one of '{offered}'", given=name)
-
-
-def _check_names(functions: list[Function], param: str, path: str) -> None:
-    seen = set()
-    for index, function in enumerate(functions):
-        if function.name in seen:
-            raise invalid(f"{param}[{index}].{path}name", "must not be the name of another one", given=function.name)
-        seen.add(function.name)
-
-
-def _check_schemas(use: ToolUse, param: str, path: str) -> None:
-    """Of those that a grammar is made of; others are the model's business."""
-    names = {name_of(tool) for tool in use.callable}
-    for index, tool in enumerate(use.offered):
-        if name_of(tool) in names and (use.min_calls or is_strict(tool)):
-            try:
-                check_schema(parameters_of(tool))
-            except GrammarError as error:
-                raise named(error, f"{param}[{index}].{path}parameters") from error
-
-
-def plain_tool(function: Function) -> Tool:
-    """As the client sent it, nulls left out, for templates that write it as JSON."""
-    optional = {
-        "description": function.description,
-        "parameters": function.parameters,
-        "strict": function.strict,
-    }
-    given = {key: value for key, value in optional.items() if value is not None}
-    return {"type": "function", "function": {"name": function.name, **given}}

@@ -13,7 +13,7 @@ from anllm.server.convert import check_shared_rules, check_token_id, encode, to_
 from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES, refuse_unsupported, unsupported
 from anllm.server.generation import Prompts
 from anllm.server.service import LoadedModel
-from anllm.server.structured import Structure, structure_of
+from anllm.server.structured import Structure, of_response_format, structure_of
 from anllm.server.validation import invalid, missing, validate
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -44,7 +44,7 @@ def plan_completion(body: JsonObject, model: LoadedModel, config: ServerConfig, 
     prompts = _separate_prompts(request.prompt, model.max_model_len)
     check_shared_rules(request, model, config)
     _check_best_of(request)
-    structure = structure_of(request)
+    structure = structure_of(request, of_response_format(request.response_format))
     refuse_unsupported(body, NEUTRAL_COMPLETION_VALUES)
     token_ids = [_prompt_ids(prompt, model) for prompt in prompts]
     max_tokens = _DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from anllm.server.body import JsonObject
 from anllm.server.chat.convert import render_messages
-from anllm.server.chat.tools import plain_tool
 from anllm.server.convert import check_model, check_token_id
 from anllm.server.field_support import NEUTRAL_TOKENIZE_VALUES, refuse_unsupported
 from anllm.server.service import LoadedModel
 from anllm.server.tokenization.protocol import DetokenizeRequest, TokenizeRequest
+from anllm.server.tools import plain_tool
 from anllm.server.validation import invalid, missing, validate
 
 

@@ -1,0 +1,1 @@
+"""POST /v1/responses, and what is kept of its answers."""
