@@ -30,6 +30,7 @@ class NativeKernels:
         self._native = native
         self._plain = plain
         self._rotations: dict[int, _HostRotation] = {}  # by the identity of what they are of, which they hold
+        self._turns: dict[bytes, _Turns] = {}  # by frequencies, which most layers share
         self._swiglu: dict[int, mx.array] = {}  # by width
 
     def attend(
@@ -85,14 +86,18 @@ class NativeKernels:
         return projected @ self._swiglu[width]
 
     def _call(self, a: mx.array, told: np.ndarray, heads: int, layer: LayerSlabs) -> mx.array:
-        """a: [n, …]. [n, heads, 1, value_dim]"""
+        """a: [n, …]. [n, heads, 1, value_dim], submitted: a step is 2 ms of Python, which computing needs not wait for."""
         dim = layer.shape.value_dim
-        return (a @ matrix(mx.array(told), a.shape[1], heads * dim)).reshape(a.shape[0], heads, 1, dim)
+        out = (a @ matrix(mx.array(told), a.shape[1], heads * dim)).reshape(a.shape[0], heads, 1, dim)
+        mx.async_eval(out)
+        return out
 
     def _host_rotation(self, rotation: Rotation) -> _HostRotation:
         key = id(rotation)
         if key not in self._rotations:
-            self._rotations[key] = _HostRotation(rotation)
+            frequencies = np.array(rotation.frequencies.astype(mx.float32))
+            turns = self._turns.setdefault(frequencies.tobytes(), _Turns(frequencies))
+            self._rotations[key] = _HostRotation(rotation, turns)
         return self._rotations[key]
 
     def tell(
@@ -125,7 +130,7 @@ class NativeKernels:
             if turn.norms is not None:
                 words[19:20].view(np.float32)[0] = turn.eps
                 parts.append(turn.norms)
-            parts.append(turn.turns(rows))
+            parts.append(turn.turns.of(rows))
         return np.concatenate(parts)
 
     def _check(self, heads: int, shape: LayerShape) -> None:
@@ -144,11 +149,9 @@ class NativeKernels:
 class _HostRotation:
     """A Rotation as the library is told it."""
 
-    def __init__(self, rotation: Rotation) -> None:
+    def __init__(self, rotation: Rotation, turns: _Turns) -> None:
         self._rotation = rotation  # so that its identity stays its own
-        self._frequencies = np.array(rotation.frequencies.astype(mx.float32))
-        self._rows: RaggedRows | None = None  # whose turns these are
-        self._turns = np.zeros(0, np.uint32)
+        self.turns = turns
         self.num_pairs = rotation.shape.num_pairs
         self.is_traditional = rotation.shape.is_traditional
         self.norms: np.ndarray | None = None
@@ -157,12 +160,22 @@ class _HostRotation:
             weights = [np.array(weight.astype(mx.float32)) for weight in (norm.q_weight, norm.k_weight)]
             self.norms, self.eps = np.concatenate(weights).view(np.uint32), norm.eps
 
-    def turns(self, rows: RaggedRows) -> np.ndarray:
-        """Cosines and sines of each token: float32 [n, 2, num_pairs], as flat words. Worked out once a step."""
+
+class _Turns:
+    """Cosines and sines of a step's tokens, worked out once for all layers that turn alike."""
+
+    def __init__(self, frequencies: np.ndarray) -> None:
+        """float32 [num_pairs]"""
+        self._frequencies = frequencies
+        self._rows: RaggedRows | None = None  # whose words these are
+        self._words = np.zeros(0, np.uint32)
+
+    def of(self, rows: RaggedRows) -> np.ndarray:
+        """float32 [n, 2, num_pairs], as flat words."""
         if self._rows is not rows:
             angles = rows.host_table[:, 2, None].astype(np.float32) * self._frequencies  # as rounded as the model's own
-            self._rows, self._turns = rows, np.stack([np.cos(angles), np.sin(angles)], axis=1).view(np.uint32).ravel()
-        return self._turns
+            self._rows, self._words = rows, np.stack([np.cos(angles), np.sin(angles)], axis=1).view(np.uint32).ravel()
+        return self._words
 
 
 Place = tuple[int, int, int]  # capacity, slot, position
