@@ -86,7 +86,7 @@ class NativeKernels:
         return projected @ self._swiglu[width]
 
     def _call(self, a: mx.array, told: np.ndarray, heads: int, layer: LayerSlabs) -> mx.array:
-        """a: [n, …]. [n, heads, 1, value_dim], submitted: a step is 2 ms of Python, which computing needs not wait for."""
+        """a: [n, …]. [n, heads, 1, value_dim], submitted: what is computed need not wait for 2 ms of Python."""
         dim = layer.shape.value_dim
         out = (a @ matrix(mx.array(told), a.shape[1], heads * dim)).reshape(a.shape[0], heads, 1, dim)
         mx.async_eval(out)
