@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from anllm.cli import chat as chat_command
+from anllm.client.address import Address
+from anllm.client.conversation import Conversation
+from anllm.client.plain import PlainClient
 from anllm.config import SchedulerConfig
 from e2e.servers import COMMAND, environment
 from fake_server import RealServer, make_runner, text_alone
@@ -210,3 +215,29 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(server: RealServer, tmp_pat
         typed.until(">>> ?")
         typed.type("\x04")
         assert typed.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_ctrl_c_beside_an_answer_ends_a_pipe_and_not_a_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_typed: bool
+) -> None:
+    """Such as between its last word and the figures below it."""
+    said: list[str] = []
+
+    class Interrupted(chat_command.Terminal):
+        def say(self, text: str) -> None:
+            said.append(text)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat_command, "lines", lambda is_typed: iter(["one", "two"]))
+    monkeypatch.setattr(chat_command, "prepare_line_editing", lambda: None)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: is_typed)
+    talk = Interrupted(PlainClient(Address.parse("http://127.0.0.1:1")), Conversation("m", None))
+    if is_typed:
+        talk.run()
+        assert said == ["one", "two"]
+        assert capsys.readouterr().err.count("/exit or Ctrl-D leaves") == 2
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            talk.run()
+        assert said == ["one"]

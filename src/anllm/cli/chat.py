@@ -117,6 +117,10 @@ class Terminal:
                     self.say(line)
             except AnllmError as error:
                 click.echo(f"Error: {error.message}", err=True)
+            except KeyboardInterrupt:  # between an answer's end and the next prompt, or in a command
+                if not is_typed:
+                    raise
+                self._note("\n/exit or Ctrl-D leaves.")
 
     def say(self, text: str) -> None:
         """Raises RemoteError."""

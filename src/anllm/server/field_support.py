@@ -66,6 +66,12 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "bad_words": ([],),
     "truncate_prompt_tokens": (),
     "logits_processors": ([],),
+    "repetition_detection": (),
+    "thinking_token_budget": (),
+    "typical_p": (1,),
+    "mirostat": (0,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
 }
 NEUTRAL_TOKENIZE_VALUES: Mapping[str, tuple[object, ...]] = {
     "chat_template": (),
@@ -75,10 +81,12 @@ NEUTRAL_CHAT_VALUES: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
     "moderation": (),
     "chat_template": (),
+    "documents": ([],),
     "echo": (False,),
 }
 NEUTRAL_COMPLETION_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
+    "prompt_embeds": (),
     "suffix": ("",),
 }
 NEUTRAL_RESPONSES_VALUES: Mapping[str, tuple[object, ...]] = {
