@@ -25,7 +25,8 @@ from anllm.store.cache import cache_folder
 blas = Blas("stock") if kind == "stock" else load_blas(None, cache_folder(None))
 import mlx.core as mx
 import mlx.nn as nn
-from anllm.runner.backends.cpu import HEIGHT, WIDTH, measure, plain_layer, thread_counts
+from anllm.runner.backends.cpu import HEIGHT, WIDTH, measure, thread_counts
+from anllm.runner.backends.cpu_checks import plain_layer
 from anllm.runner.backends.cpu_weights import pack_weights
 mx.random.seed(0)
 layers = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,9 +16,10 @@ from anllm.config import Execution
 from anllm.runner.attention import StockKernels
 from anllm.runner.backends import cpu
 from anllm.runner.backends.cpu import CpuBackend
-from anllm.runner.backends.cpu_attention import NativeKernels, attends_right, turns_right
+from anllm.runner.backends.cpu_attention import NativeKernels
+from anllm.runner.backends.cpu_checks import TOLERANCE, check_attention, check_layers, check_turns, check_weights
 from anllm.runner.backends.cpu_layers import NativeRMSNorm, quicken_norms
-from anllm.runner.backends.cpu_weights import pack_weights
+from anllm.runner.backends.cpu_weights import PackedLinear, pack_weights
 from anllm.runner.blas import Blas, load_blas
 from anllm.runner.contract import choose_forward
 from anllm.runner.flattened import FlattenedForward
@@ -201,20 +203,36 @@ def test_greedy_tokens_of_fused_layers_are_the_models_own(native: NativeLibrary,
     assert sum(check_greedy(own, prompt, run.tokens[i]) for i, prompt in enumerate(prompts)) <= 2
 
 
-def test_a_library_that_attends_right_is_taken_and_another_is_not(
+def test_a_library_that_is_right_is_taken_and_another_is_not(
     native: NativeLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cpu, "tune", lambda blas, multiply: "")
-    assert attends_right(NativeKernels(native, StockKernels()))
-    assert turns_right(NativeKernels(native, StockKernels()))
+    kernels = NativeKernels(native, StockKernels())
+    checks = [check_weights(native), check_layers(kernels, native), check_attention(kernels), check_turns(kernels)]
+    assert max(checks) < TOLERANCE / 10
     assert isinstance(CpuBackend(Blas("", None, native)).kernels, NativeKernels)
     assert not isinstance(CpuBackend(Blas("")).kernels, NativeKernels)
+    assert not caplog.text
+    for check in ("check_attention", "check_turns"):
+        with monkeypatch.context() as context:
+            context.setattr(cpu, check, lambda kernels: float("nan"))
+            assert not isinstance(CpuBackend(Blas("", None, native)).kernels, NativeKernels)
+        assert "native attention is wrong on this processor" in caplog.text
+        caplog.clear()
 
+
+def test_the_checks_see_what_is_a_little_wrong(native: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     class WrongKernels(NativeKernels):
-        def ragged(self, q: mx.array, *args: object, **kwargs: object) -> mx.array:
-            return 1.01 * super().ragged(q, *args, **kwargs)  # type: ignore[arg-type]
+        def _call(self, *args: Any) -> mx.array:
+            return 1.001 * super()._call(*args)
 
-    assert not attends_right(WrongKernels(native, StockKernels()))
-    monkeypatch.setattr(cpu, "attends_right", lambda kernels: False)
-    assert not isinstance(CpuBackend(Blas("", None, native)).kernels, NativeKernels)
-    assert "native attention is wrong on this processor" in caplog.text
+    kernels = WrongKernels(native, StockKernels())
+    assert check_attention(kernels) > TOLERANCE
+    right = NativeKernels(native, StockKernels())
+    monkeypatch.setattr(kernels, "ragged", right.ragged)
+    assert check_turns(kernels) > TOLERANCE
+    monkeypatch.setattr(kernels, "swiglu", lambda x: 1.001 * right.swiglu(x))
+    assert check_layers(kernels, native) > TOLERANCE
+    multiply = PackedLinear.__call__
+    monkeypatch.setattr(PackedLinear, "__call__", lambda self, x: 1.001 * multiply(self, x))
+    assert check_weights(native) > TOLERANCE

@@ -243,7 +243,7 @@ def test_weights_that_fit_only_packed_are_served_packed(monkeypatch: pytest.Monk
 def test_packing_that_is_wrong_are_not_used(
     monkeypatch: pytest.MonkeyPatch, native: NativeLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cpu, "packs_right", lambda native: False)
+    monkeypatch.setattr(cpu, "check_weights", lambda native: 1.0)
     model = tiny()
     backend(monkeypatch, native).prepare(model, Weights.AUTO)
     assert not any(isinstance(module, PackedLinear) for module in model.modules())

@@ -159,7 +159,7 @@ def _kernels_of_this_processor() -> Iterator[None]:
     kernels can give the library by its path: then the variable holds."""
     wanted = os.environ.pop(KERNELS_VARIABLE, None)
     if wanted is not None:
-        logger.info("%s=%s is not followed: OpenBLAS chooses by the processor", KERNELS_VARIABLE, wanted)
+        logger.debug("%s=%s is not followed: OpenBLAS chooses by the processor", KERNELS_VARIABLE, wanted)
     try:
         yield
     finally:

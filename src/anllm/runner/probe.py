@@ -16,6 +16,7 @@ from typing import Any
 from anllm.config import ModelConfig
 from anllm.errors import AnllmError
 from anllm.runner.build import mlx_ready
+from anllm.runner.native_library import NativeLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,22 @@ def probe(cache_folder: Path) -> dict[str, Any]:
                 "device": str(info.get("device_name", info.get("architecture", ""))),
                 "blas": backend.blas,
                 "memory_bytes": backend.memory_bytes(),
-                "self_tests": [{**asdict(test), "works": test.works} for test in self_tests(backend.name)],
+                "self_tests": [{**asdict(test), "works": test.works} for test in self_tests(backend.name, blas.native)],
             }
     except AnllmError as error:
         return {"error": error.message}
 
 
-def self_tests(backend: str) -> list[SelfTest]:
-    """Products and attention on any backend; on CUDA, our own kernels too."""
+def self_tests(backend: str, native: NativeLibrary | None = None) -> list[SelfTest]:
+    """Products and attention on any backend; on CUDA and on CPUs, our own kernels too. native: the library, if there is
+    one."""
     found = [
         _test("matrix products", _product_difference, 1e-2, is_needed=True),
         _test("attention", _attention_difference, 1e-2, is_needed=True),
         _test("compiled functions", _compiled_difference, 1e-3, is_needed=False),
     ]
+    if backend == "cpu":
+        return found + _cpu_tests(native)
     return found + (_cuda_tests() if backend == "cuda" else [])
 
 
@@ -102,6 +106,22 @@ def _compiled_difference() -> float:
     x = np.linspace(-3, 3, 1000, dtype=np.float32)
     found = mx.compile(lambda y: y * mx.sigmoid(y) + 1)(mx.array(x))
     return _relative(np.array(found), x / (1 + np.exp(-x)) + 1)
+
+
+def _cpu_tests(native: NativeLibrary | None) -> list[SelfTest]:
+    from anllm.runner.attention import StockKernels
+    from anllm.runner.backends import cpu_checks as checks
+    from anllm.runner.backends.cpu_attention import NativeKernels
+
+    if native is None:
+        return [SelfTest("native library", None, checks.TOLERANCE, is_needed=False, reason="it could not be built")]
+    kernels = NativeKernels(native, StockKernels())
+    found: list[tuple[str, Callable[[], float]]] = [
+        ("packed weights", lambda: checks.check_weights(native)),
+        ("native layers", lambda: checks.check_layers(kernels, native)),
+        ("native attention", lambda: max(checks.check_attention(kernels), checks.check_turns(kernels))),
+    ]
+    return [_test(name, check, checks.TOLERANCE, is_needed=False) for name, check in found]
 
 
 def _cuda_tests() -> list[SelfTest]:

@@ -17,17 +17,20 @@ from mlx_lm.utils import dequantize_model
 from anllm.config import Weights
 from anllm.errors import ModelError
 from anllm.runner.attention import Kernels, StockKernels
-from anllm.runner.backends.cpu_attention import NativeKernels, attends_right, turns_right
+from anllm.runner.backends.cpu_attention import NativeKernels
+from anllm.runner.backends.cpu_checks import (
+    ROWS,
+    TOLERANCE,
+    check_attention,
+    check_layers,
+    check_turns,
+    check_weights,
+    plain_layer,
+)
 from anllm.runner.backends.cpu_kernels import FastExpKernels
 from anllm.runner.backends.cpu_layers import quicken_layers, quicken_norms
 from anllm.runner.backends.cpu_memory import keep_freed_memory
-from anllm.runner.backends.cpu_weights import (
-    AFFINE_FORMATS,
-    FORMATS,
-    PackedLinear,
-    pack_weights,
-    transpose_linears,
-)
+from anllm.runner.backends.cpu_weights import PackedLinear, pack_weights, transpose_linears
 from anllm.runner.blas import Blas
 from anllm.runner.native_library import NativeLibrary
 from anllm.runner.sampler import HostSampler
@@ -36,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 FLOAT32_SHARE = 0.7  # of the memory that float32 weights may take; the rest is for K/V and work
 CLEARLY_SLOWER = 0.6  # of the quickest speed
-ROWS = (1, 8, 33, 300)  # kernels differ by the number of rows
 WIDTH, HEIGHT = 576, 1536  # of a layer that is measured
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -55,22 +57,22 @@ class CpuBackend:
         if not self._can_compile:
             mx.disable_compile()
         self._native = blas.native
-        if blas.native is not None and not (packs_right(blas.native) and norms_right(blas.native)):
-            logger.warning("the native library computes wrong on this processor; weights will be float32 and plain")
-            self._native = None
+        self.kernels: Kernels = FastExpKernels() if self._can_compile else StockKernels()
+        if blas.native is not None:
+            self._take(blas.native)
         self.blas = f"{blas.name}, {tune(blas, decode_product(self._native))}"
-        self.kernels: Kernels = self._choose_kernels()
         self.sampler = HostSampler()
 
-    def _choose_kernels(self) -> Kernels:
-        plain = FastExpKernels() if self._can_compile else StockKernels()
-        if self._native is None:
-            return plain
-        native = NativeKernels(self._native, plain)
-        if attends_right(native) and turns_right(native):
-            return native
-        logger.warning("native attention is wrong on this processor; a slower way is taken")
-        return plain
+    def _take(self, native: NativeLibrary) -> None:
+        """What of the library is right on this processor."""
+        kernels = NativeKernels(native, self.kernels)
+        if not all(found <= TOLERANCE for found in (check_weights(native), check_layers(kernels, native))):
+            logger.warning("the native library computes wrong on this processor; weights will be float32 and plain")
+            self._native = None
+        elif not all(found <= TOLERANCE for found in (check_attention(kernels), check_turns(kernels))):
+            logger.warning("native attention is wrong on this processor; a slower way is taken")
+        else:
+            self.kernels = kernels
 
     def prepare(self, model: nn.Module, weights: Weights) -> None:
         if weights is Weights.AS_IS:
@@ -146,7 +148,7 @@ def tune(blas: Blas, multiply: Callable[[mx.array], mx.array]) -> str:
             speeds[number] = max(speeds[number], measure(multiply))
     best = best_thread_count(speeds)
     blas.set_threads(best)
-    return f"{speeds[best]:.0f} GFLOP/s on {best} threads"
+    return f"{speeds[best]:.0f} GFLOP/s on {best} {'thread' if best == 1 else 'threads'}"
 
 
 def is_right(rows: int) -> bool:
@@ -156,48 +158,6 @@ def is_right(rows: int) -> bool:
     expected = np.einsum("ik,kj->ij", a, b)
     stored = (mx.array(b), mx.array(np.ascontiguousarray(b.T)).T)
     return all(np.allclose(np.array(mx.array(a) @ right), expected, atol=1e-3) for right in stored)
-
-
-def packs_right(native: NativeLibrary) -> bool:
-    """The same for weights of each form that can be packed."""
-    random = np.random.default_rng(0)
-    layers: list[nn.Linear | nn.QuantizedLinear] = [
-        *(plain_layer(200, 65, dtype) for dtype in FORMATS),
-        *(nn.QuantizedLinear(320, 65, group_size=group, bits=bits) for bits in AFFINE_FORMATS for group in (32, 64)),
-    ]
-    for layer in layers:
-        weight = dequantized(layer)
-        pack_weights(layer, native)
-        if not isinstance(layer, PackedLinear):
-            return False
-        for rows in ROWS:
-            x = random.standard_normal((rows, weight.shape[1]), np.float32)
-            if not np.allclose(np.array(layer(mx.array(x))), np.einsum("ik,jk->ij", x, weight), atol=1e-3):
-                return False
-    return True
-
-
-def norms_right(native: NativeLibrary) -> bool:
-    norm, x = nn.RMSNorm(200), mx.random.normal((33, 200))
-    norm.weight = mx.random.normal((200,))
-    expected = norm(x)
-    quicken_norms(norm, native)
-    return bool(mx.allclose(norm(x), expected, atol=1e-4))
-
-
-def plain_layer(num_inputs: int, num_outputs: int, dtype: mx.Dtype) -> nn.Linear:
-    layer = nn.Linear(num_inputs, num_outputs, bias=False)
-    layer.weight = mx.random.normal((num_outputs, num_inputs)).astype(dtype)
-    return layer
-
-
-def dequantized(layer: nn.Linear | nn.QuantizedLinear) -> np.ndarray:
-    """Its weight, float32 [outputs, inputs]."""
-    if isinstance(layer, nn.Linear):
-        return np.array(layer.weight.astype(mx.float32))
-    return np.array(
-        mx.dequantize(layer.weight, layer.scales, layer.biases, group_size=layer.group_size, bits=layer.bits)
-    )
 
 
 def best_thread_count(speeds: Mapping[int, float]) -> int:

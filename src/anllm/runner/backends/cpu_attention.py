@@ -4,12 +4,11 @@ read in place (native/attention.h, which has the form of what it is told)."""
 from __future__ import annotations
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
 from anllm.runner.attention import Kernels
 from anllm.runner.backends.cpu_native import ATTENTION, SWIGLU, header, matrix
-from anllm.runner.fusion import HeadNorm, Rotation, RotationShape
+from anllm.runner.fusion import Rotation
 from anllm.runner.kv_store import LayerShape, LayerSlabs
 from anllm.runner.native_library import NativeLibrary
 from anllm.runner.ragged import RaggedRows
@@ -176,78 +175,3 @@ class _Turns:
             angles = rows.host_table[:, 2, None].astype(np.float32) * self._frequencies  # as rounded as the model's own
             self._rows, self._words = rows, np.stack([np.cos(angles), np.sin(angles)], axis=1).view(np.uint32).ravel()
         return self._words
-
-
-Place = tuple[int, int, int]  # capacity, slot, position
-PLACES: list[Place] = [
-    *((256, 3, position) for position in range(40)),  # a prompt's beginning
-    *((512, 2, position) for position in range(297, 300)),  # and one's continuation
-    *((256, 0, 6), (256, 1, 199), (512, 0, 511)),
-]
-DIM, HEADS, KV_HEADS = 64, 6, 2
-
-
-def attends_right(kernels: NativeKernels) -> bool:
-    """Whether it is what NumPy finds, over plain and windowed layers; and the K/V is where it belongs."""
-    random = np.random.default_rng(0)
-    rows = _rows()
-    for window in (None, 50):
-        layer = _noisy_layer(random, window)
-        q, k, v = (random.standard_normal((rows.size, n, 1, DIM), np.float32) for n in (HEADS, KV_HEADS, KV_HEADS))
-        found = np.array(kernels.ragged(mx.array(q), layer, rows, scale=0.1, sinks=None, kv=(mx.array(k), mx.array(v))))
-        for i, (capacity, slot, position) in enumerate(PLACES):
-            first = 0 if window is None else max(position + 1 - window, 0)
-            keys, values = (
-                np.array(slab(capacity)[slot, :, first : position + 1]) for slab in (layer.keys, layer.values)
-            )
-            if not (np.array_equal(keys[:, -1], k[i, :, 0]) and np.array_equal(values[:, -1], v[i, :, 0])):
-                return False
-            scores = 0.1 * np.einsum("hgd,hkd->hgk", q[i].reshape(KV_HEADS, -1, DIM), keys)
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            expected = np.einsum("hgk,hkd->hgd", weights / weights.sum(-1, keepdims=True), values)
-            if not np.allclose(found[i].reshape(expected.shape), expected, atol=1e-4):
-                return False
-    return True
-
-
-def turns_right(kernels: NativeKernels) -> bool:
-    """Whether queries and keys, with their norms, are turned as MLX does it, and SwiGLU is its own."""
-    random = np.random.default_rng(0)
-    rows, offset = _rows(), mx.array([position for _, _, position in PLACES])
-    projected = mx.array(random.standard_normal((rows.size, 1, (HEADS + 2 * KV_HEADS) * DIM), np.float32))
-    q, k, v = mx.split(projected.reshape(rows.size, -1, 1, DIM), [HEADS, HEADS + KV_HEADS], axis=1)
-    weights = [mx.array(random.standard_normal(DIM, np.float32)) for _ in range(2)]
-    q, k = (mx.fast.rms_norm(x, weight, 1e-5) for x, weight in zip((q, k), weights, strict=True))
-    for is_traditional in (False, True):
-        pairs = DIM // 4
-        frequencies = mx.array((10000.0 ** (-np.arange(pairs) / pairs)).astype(np.float32))
-        shape = RotationShape(HEADS, KV_HEADS, DIM, pairs, is_traditional, has_norm=True)
-        turned = [
-            mx.fast.rope(x, 2 * pairs, traditional=is_traditional, base=10000.0, scale=1.0, offset=offset)
-            for x in (q, k)
-        ]
-        same = np.random.default_rng(1), np.random.default_rng(1)
-        layer, other = (_noisy_layer(each, None) for each in same)
-        expected = kernels.ragged(turned[0], other, rows, scale=0.1, sinks=None, kv=(turned[1], v))
-        rotation = Rotation(shape, frequencies, HeadNorm(weights[0], weights[1], 1e-5))
-        found, _ = kernels.attend_rotated(projected, layer, rows, rotation, scale=0.1)
-        if not np.allclose(np.array(found), np.array(expected), atol=1e-4):
-            return False
-    gate, up = mx.split(projected, 2, axis=-1)
-    return bool(mx.allclose(kernels.swiglu(projected), nn.silu(gate) * up, atol=1e-5))
-
-
-def _rows() -> RaggedRows:
-    capacities, slots, positions = np.array(PLACES).T
-    return RaggedRows(slots, positions, capacities)
-
-
-def _noisy_layer(random: np.random.Generator, window: int | None) -> LayerSlabs:
-    layer = LayerSlabs(LayerShape(KV_HEADS, DIM, DIM, mx.float32, window))
-    for capacity in (256, 512):
-        layer.resize(capacity, 4)
-        index = mx.arange(4 * KV_HEADS * capacity)
-        noise = [mx.array(random.standard_normal((index.size, DIM), np.float32)) for _ in range(2)]
-        layer.write(capacity, index, *noise)
-        mx.eval(layer.arrays([capacity]))
-    return layer

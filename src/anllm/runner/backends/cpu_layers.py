@@ -1,4 +1,4 @@
-"""SwiGLU, RoPE and RMSNorm for the CPU backend: the same functions in fewer and longer loops.
+"""SwiGLU, RoPE and RMSNorm for the CPU backend: the same functions in fewer and longer loops, or in none of MLX.
 
 MLX's CPU backend composes each of them from small operations, RoPE from thirty. Where an input is not what these are
 made for, the stock layer computes it.
@@ -7,7 +7,6 @@ made for, the stock layer computes it.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
@@ -94,16 +93,6 @@ class FlatRoPE(nn.RoPE):
         return _turn(x, mx.concatenate([x[..., half:], x[..., :half]], axis=-1), cos, sin)
 
 
-class FastRMSNorm(nn.RMSNorm):
-    """RMSNorm whose mean is a product with a column: half the time."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        weight = self["weight"]
-        if x.dtype != mx.float32 or weight.dtype != mx.float32:
-            return super().__call__(x)
-        return x * mx.rsqrt((x * x) @ _mean_column(x.shape[-1]) + self.eps) * weight
-
-
 class NativeRMSNorm(nn.RMSNorm):
     """RMSNorm by the native library (native/layers.h)."""
 
@@ -132,14 +121,6 @@ class Told:
         return self._matrix
 
 
-@lru_cache(maxsize=16)
-def _mean_column(width: int) -> mx.array:
-    """[width, 1]: a row times this is the row's mean."""
-    column = mx.full((width, 1), 1 / width)
-    mx.eval(column)
-    return column
-
-
 def quicken_norms(model: nn.Module, native: NativeLibrary) -> None:
     for module in model.modules():
         if isinstance(module, nn.RMSNorm):
@@ -149,12 +130,10 @@ def quicken_norms(model: nn.Module, native: NativeLibrary) -> None:
 
 
 def quicken_layers(model: nn.Module) -> None:
-    """Put these in the place of the stock ones: SwiGLU in mlx_lm, for float32, and the others in this model."""
+    """Put these in the place of the stock ones: SwiGLU in mlx_lm, for float32, and RoPE in this model."""
     rotations: dict[tuple[int, float, float], Rotation] = {}
     for module in model.modules():
-        if type(module) is nn.RMSNorm:
-            module.__class__ = FastRMSNorm
-        elif type(module) is nn.RoPE:
+        if type(module) is nn.RoPE:
             module.__class__ = FlatRoPE
             key = (module.dims, module.base, module.scale)
             module.rotation = rotations.setdefault(key, Rotation(*key))
