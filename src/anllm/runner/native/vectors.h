@@ -29,7 +29,8 @@ typedef float quad __attribute__((vector_size(16), aligned(4)));
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
 #else
-#define SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, (__typeof__(0 == x)){a, b, c, d})
+typedef int32_t places __attribute__((vector_size(16)));
+#define SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, (places){a, b, c, d})
 #endif
 
 INLINE quad in_quad(vec x) { /* four sums of lanes */
