@@ -68,7 +68,7 @@ INLINE void widen_affine(const int bits, const uint32_t *from, const float *scal
     }
 }
 
-/* One row and a whole panel of bfloat16, not by way of a widened block: a step of one sequence does little else. */
+/* One row and a whole panel, not by way of a widened block: a step of one sequence does little else. */
 INLINE void one_row_bfloat16(const struct block *p, const uint32_t *from) {
   vec even[NUM_VECTORS], odd[NUM_VECTORS];
   UNROLL for (int v = 0; v < NUM_VECTORS; v++) even[v] = odd[v] = (vec){0};
@@ -78,6 +78,28 @@ INLINE void one_row_bfloat16(const struct block *p, const uint32_t *from) {
       odd[v] += p->a[i + 1] * (vec)(pair & 0xffff0000u);
     }
   UNROLL for (int v = 0; v < NUM_VECTORS; v++) store(p, p->c + v * LANES, even[v] + odd[v]);
+}
+
+INLINE void one_row_affine(const struct block *p, const int bits, const uint32_t *from, const float *scales,
+                           const float *biases, int group) {
+  const int each = 32 / bits;
+  vec sums[2][NUM_VECTORS];
+  UNROLL for (int v = 0; v < NUM_VECTORS; v++) sums[0][v] = sums[1][v] = (vec){0};
+  for (int start = 0; start < p->depth; start += group, scales += PANEL, biases += PANEL) {
+    vec scale[NUM_VECTORS], bias[NUM_VECTORS];
+    UNROLL for (int v = 0; v < NUM_VECTORS; v++) {
+      scale[v] = *(const vec *)(scales + v * LANES);
+      bias[v] = *(const vec *)(biases + v * LANES);
+    }
+    for (int i = start; i < start + group; i += each, from += PANEL) UNROLL for (int v = 0; v < NUM_VECTORS; v++) {
+        const words word = *(const words *)(from + v * LANES);
+        UNROLL for (int j = 0; j < each; j++) {
+          const vec number = __builtin_convertvector((ints)((word >> j * bits) & ((1u << bits) - 1)), vec);
+          sums[j % 2][v] += p->a[i + j] * (number * scale[v] + bias[v]);
+        }
+      }
+  }
+  UNROLL for (int v = 0; v < NUM_VECTORS; v++) store(p, p->c + v * LANES, sums[0][v] + sums[1][v]);
 }
 
 /* All of a panel: c [m, PANEL] = alpha * a [m, weight rows] * panel + beta * c. */
@@ -92,9 +114,11 @@ INLINE void multiply_panel(const struct weight *w, const enum format format, int
     scales += panel * num_scales;
     biases = scales + w->columns / PANEL * num_scales;
   }
-  if (format == BFLOAT16 && p.m == 1) {
+  if (p.m == 1 && (format == BFLOAT16 || format == AFFINE4 || format == AFFINE8)) {
     p.depth = w->rows;
-    one_row_bfloat16(&p, from);
+    if (format == BFLOAT16) one_row_bfloat16(&p, from);
+    if (format == AFFINE4) one_row_affine(&p, 4, from, scales, biases, w->group);
+    if (format == AFFINE8) one_row_affine(&p, 8, from, scales, biases, w->group);
     return;
   }
   for (int i = 0; i < (int)w->rows; i += BLOCK, p.a += BLOCK, p.beta = 1) {
