@@ -16,12 +16,12 @@ import zmq
 
 import anllm
 from anllm.config import SchedulerConfig
-from anllm.core.events import EngineInfo, LoadProgress
+from anllm.core.events import Abort, EngineInfo, LoadProgress, StepEvents
 from anllm.engine import process
 from anllm.engine.client import EngineClient, EngineState
-from anllm.engine.process import ProcessTransport
+from anllm.engine.process import Note, ProcessTransport
 from anllm.engine.pulse import watch
-from anllm.engine.transport import End, decode
+from anllm.engine.transport import End, decode, encode
 from anllm.errors import DeadlyRequestError, ModelError
 from anllm.testing import FakeRunner
 from fake_worker import HANGING_TOKEN, LETHAL_TOKEN
@@ -146,8 +146,25 @@ async def test_a_request_that_ended_the_child_twice_is_refused_and_others_are_no
         assert client.num_restarts == 2
 
 
+def test_what_was_about_to_be_computed_is_read_whatever_is_left_of_it(tmp_path: Path) -> None:
+    address, file = f"ipc://{tmp_path}/engine", tmp_path / "engine-computing"
+    assert Note.read(address) == [], "a child that never began"
+    note = Note(address)
+    assert Note.read(address) == [], "one that computed nothing"
+    long, short = StepEvents(computing=tuple(range(300))), StepEvents(computing=(7,))
+    for frame in (long, short):
+        note.write(frame)
+        assert Note.read(address) == [frame]
+    whole = file.read_bytes()
+    for cut in (whole[:-1], whole[:1], b"\xff" + whole[1:], encode(Abort((1,)))):
+        file.write_bytes(cut)
+        assert Note.read(address) == []
+    file.unlink()
+    note.write(long)  # to a file that is gone
+
+
 async def test_a_child_that_is_stopped_is_ended_and_another_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "watch", lambda beats: watch(beats, silent_after_s=2.0))
+    monkeypatch.setattr(process, "watch", lambda beats, is_loaded: watch(beats, is_loaded, silent_after_s=2.0))
     async with running(restart_delays_s=(0.0,)) as (client, transport):
         pid = transport.pid
         assert pid is not None
@@ -160,6 +177,23 @@ async def test_a_child_that_is_stopped_is_ended_and_another_one_answers(monkeypa
         until_gone(pid)
         await eventually(lambda: client.state is EngineState.READY)
         await submit(client, make_request(9)).end([9])
+
+
+async def test_a_child_that_is_stopped_before_its_first_beat_is_noticed() -> None:
+    """And one that still loads is waited for, however long that takes."""
+    context = zmq.asyncio.Context()
+    try:
+        beats = context.socket(zmq.PULL)
+        beats.bind("inproc://beats")
+        is_loaded = asyncio.Event()
+        watching = asyncio.create_task(watch(beats, is_loaded, silent_after_s=0.01))
+        done, _ = await asyncio.wait([watching], timeout=0.2)
+        assert not done
+        is_loaded.set()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await watching == "gave no sign of life for 0.01 seconds"
+    finally:
+        context.destroy(linger=0)
 
 
 async def test_a_step_that_hangs_is_ended_and_its_request_refused_the_third_time() -> None:

@@ -18,12 +18,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
+import msgspec
 import zmq
 import zmq.asyncio
 
 from anllm.config import SchedulerConfig
-from anllm.core.events import LoadFailed, LoadProgress
+from anllm.core.events import EngineInfo, LoadFailed, LoadProgress, StepEvents
 from anllm.core.step import Runner
 from anllm.engine.loop import Command, EngineLoop, MakeMasks, no_masks
 from anllm.engine.pulse import Pulse, beats_address, watch
@@ -81,8 +83,15 @@ class ProcessTransport:
             return End(f"could not be started: {error}")
         if self._is_closed:  # close() came too early to find it
             process.kill()
-        receiving = asyncio.create_task(_receive(socket, on_frame))
-        watching = asyncio.create_task(watch(beats))
+        is_loaded = asyncio.Event()
+
+        def take(frame: Frame) -> None:
+            if isinstance(frame, EngineInfo):
+                is_loaded.set()
+            on_frame(frame)
+
+        receiving = asyncio.create_task(_receive(socket, take))
+        watching = asyncio.create_task(watch(beats, is_loaded))
         ended = asyncio.create_task(process.wait())
         trouble: str | None = None
         try:
@@ -94,6 +103,8 @@ class ProcessTransport:
                 process.kill()  # nothing else ends a process that is stopped
             code = await ended
             await _drain(socket, on_frame, receiving)
+            for frame in Note.read(address):
+                on_frame(frame)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -137,6 +148,34 @@ async def _drain(socket: zmq.asyncio.Socket, on_frame: OnFrame, receiving: async
         on_frame(decode(await socket.recv()))  # type: ignore[arg-type] # a child sends frames only
 
 
+class Note:
+    """What the child was about to compute, in a file: a frame that says so may not have left it when it ends at once.
+
+    Beside the socket, in its folder. Kept as the last frame of its kind that was sent.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._file = os.open(self._path(address), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def write(self, frame: StepEvents) -> None:
+        with contextlib.suppress(OSError):  # such as a full disk
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, encode(frame), 0)
+
+    @classmethod
+    def read(cls, address: str) -> list[StepEvents]:
+        """Of a child that has ended; empty if it noted nothing."""
+        try:
+            frame = decode(cls._path(address).read_bytes())
+        except (OSError, LookupError, msgspec.MsgspecError):  # absent, empty, or cut off
+            return []
+        return [frame] if isinstance(frame, StepEvents) else []
+
+    @staticmethod
+    def _path(address: str) -> Path:
+        return Path(address.removeprefix("ipc://") + "-computing")
+
+
 def _end(code: int) -> End:
     if code >= 0:
         return End(f"ended with code {code}")
@@ -164,7 +203,11 @@ def serve_socket(
     socket.set_hwm(0)
     socket.connect(address)
 
+    note = Note(address)
+
     def emit(frame: Frame) -> None:
+        if isinstance(frame, StepEvents) and frame.computing:
+            note.write(frame)
         socket.send(encode(frame))
 
     try:

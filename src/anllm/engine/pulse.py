@@ -6,6 +6,7 @@ whole process stands still: stopped, or without memory. The front ends it then, 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -64,15 +65,16 @@ class Pulse:
         threading.Thread(target=tell, name="anllm-pulse", daemon=True).start()
 
 
-async def watch(socket: zmq.asyncio.Socket, silent_after_s: float = SILENT_AFTER_S) -> str:
-    """The front's side: waits for the first beat, however long that takes, then for trouble. Returns what it is.
+async def watch(socket: zmq.asyncio.Socket, is_loaded: asyncio.Event, silent_after_s: float = SILENT_AFTER_S) -> str:
+    """The front's side: waits until the engine is loaded, however long that takes, then for trouble. Says what it is.
 
-    socket: bound to beats_address().
+    socket: bound to beats_address(). is_loaded: set when the engine has said so; from then on it has a pulse.
     """
+    await is_loaded.wait()
     while True:
-        beat = msgspec.msgpack.decode(await socket.recv(), type=Beat)
-        if beat.busy_s > beat.limit_s:
-            return f"did not come out of a step for {beat.busy_s:.0f} seconds (at most {beat.limit_s:g} are given)"
         # A second look, since this process may have been the one that stood still.
         if not await socket.poll(int(silent_after_s * 1000)) and not await socket.poll(int(SECOND_LOOK_S * 1000)):
             return f"gave no sign of life for {silent_after_s:g} seconds"
+        beat = msgspec.msgpack.decode(await socket.recv(), type=Beat)
+        if beat.busy_s > beat.limit_s:
+            return f"did not come out of a step for {beat.busy_s:.0f} seconds (at most {beat.limit_s:g} are given)"
