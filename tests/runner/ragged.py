@@ -19,6 +19,7 @@ class SlowRaggedKernels(StockKernels):
     """Has the face of anllm.runner.ragged.RaggedKernels. `calls` counts its calls."""
 
     writes_kv = False
+    new_slab = None
     is_compiled = True
 
     def __init__(self) -> None:

@@ -166,6 +166,16 @@ def test_swiglu_of_gates_of_any_size(native: NativeLibrary) -> None:
     assert np.isnan(none.item())
 
 
+def test_a_new_slab_is_memory_of_its_own(native: NativeLibrary) -> None:
+    kernels = NativeKernels(native, StockKernels())
+    slabs = [kernels.new_slab(48, 64) for _ in range(3)]
+    for i, slab in enumerate(slabs):
+        assert (slab.shape, slab.dtype) == ((48, 64), mx.float32)
+        slab[:] = i
+    assert [float(slab.min()) for slab in slabs] == [float(slab.max()) for slab in slabs] == [0, 1, 2]
+    assert kernels.new_slab(0, 64).shape == (0, 64)
+
+
 FLATTENED = [f for f in FAMILIES if f.execution == "flattened"]
 UNFIT = {"minicpm3"}  # whose heads are no whole vectors
 

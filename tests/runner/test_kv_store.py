@@ -121,6 +121,21 @@ def test_layers_are_resized_together_as_far_as_memory_goes(layers_at_once: int) 
         np.testing.assert_array_equal(v, values)
 
 
+def test_slabs_of_a_backends_own_making_keep_their_rows() -> None:
+    """Whatever is in those that are new."""
+    store = KVStore([make_shape()] * 2, new_slab=lambda height, width: mx.full((height, width), float("nan")))
+    store.apply([SlabResize(256, 2)], [])
+    before = [write(layer, StepPlan((entry(Slot(256, 1), 0, 9),))) for layer in store.layers]
+    for num_slots in (5, 2):
+        store.apply([SlabResize(256, num_slots)], [])
+        for layer, (keys, values) in zip(store.layers, before, strict=True):
+            assert layer.keys(256).shape[0] == num_slots
+            k, v = row(layer, Slot(256, 1), 0, 9)
+            np.testing.assert_array_equal(k, keys)
+            np.testing.assert_array_equal(v, values)
+            assert np.isnan(np.array(layer.keys(256)[0])).all()
+
+
 def test_addresses_are_those_of_the_slabs_whatever_was_done_to_them() -> None:
     layer = LayerSlabs(LayerShape(2, 4, 6, mx.float32))
     layer.resize(256, 2)

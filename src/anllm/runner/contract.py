@@ -139,7 +139,7 @@ def _ways(model: nn.Module, kernels: Kernels, caches: list[Any]) -> list[Way]:
         if is_replayed and isinstance(kernels, RecordableKernels):
             store = KVStore(kinds.shapes, kernels.copy_rows, resize_bytes=kernels.resize_bytes)
         else:
-            store = KVStore(kinds.shapes)
+            store = KVStore(kinds.shapes, new_slab=kernels.new_slab if isinstance(kernels, RaggedKernels) else None)
         forward = FlattenedForward(head, store, kernels, is_ragged=True, is_replayed=is_replayed)
         return ChosenForward(forward, kinds.bytes_per_token, 0)
 

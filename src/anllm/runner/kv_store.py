@@ -36,11 +36,16 @@ class LayerShape:
         return self.num_heads * (self.key_dim + self.value_dim) * self.dtype.size
 
 
+# Height and width to an array of that shape, for slabs whose garbage is never read, whatever it is.
+NewSlab = Callable[[int, int], mx.array]
+
+
 class LayerSlabs:
     """The slabs of one layer, by capacity. Changed by resize, fill and write."""
 
-    def __init__(self, shape: LayerShape) -> None:
+    def __init__(self, shape: LayerShape, new_slab: NewSlab | None = None) -> None:
         self.shape = shape
+        self._new_slab = new_slab
         self._keys: dict[int, mx.array] = {}
         self._values: dict[int, mx.array] = {}
         self._beginnings: dict[int, list[mx.array]] = {}
@@ -98,6 +103,12 @@ class LayerSlabs:
         for now, dim in ((self._keys, self.shape.key_dim), (self._values, self.shape.value_dim)):
             old = now.get(capacity, mx.zeros((0, dim), self.shape.dtype))
             kept = min(old.shape[0], rows)
+            if self._new_slab is not None:
+                slab = self._new_slab(rows, dim)
+                if kept:
+                    slab[:kept] = old[:kept]
+                slabs.append(slab)
+                continue
             slabs.append(mx.concatenate([old[:kept], mx.zeros((rows - kept, dim), self.shape.dtype)]))
         return slabs
 
@@ -129,11 +140,16 @@ class KVStore:
     """All layers. The pool decides, this carries out."""
 
     def __init__(
-        self, shapes: Iterable[LayerShape], copy_rows: CopyRows | None = None, *, resize_bytes: int = 0
+        self,
+        shapes: Iterable[LayerShape],
+        copy_rows: CopyRows | None = None,
+        *,
+        resize_bytes: int = 0,
+        new_slab: NewSlab | None = None,
     ) -> None:
-        """copy_rows: a backend's own way. resize_bytes: memory that slabs may take besides while they are resized;
-        those of a layer always do. With more of it, steps wait less for it."""
-        self.layers = [LayerSlabs(shape) for shape in shapes]
+        """copy_rows, new_slab: a backend's own ways. resize_bytes: memory that slabs may take besides while they are
+        resized; those of a layer always do. With more of it, steps wait less for it."""
+        self.layers = [LayerSlabs(shape, new_slab) for shape in shapes]
         self._copy_rows = copy_rows
         self._resize_bytes = resize_bytes
 

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import mlx.core as mx
 import numpy as np
 
-from anllm.runner.kv_store import LayerSlabs
+from anllm.runner.kv_store import LayerSlabs, NewSlab
 
 
 class RaggedRows:
@@ -59,6 +59,11 @@ class RaggedKernels(Protocol):
     @property
     def writes_kv(self) -> bool:
         """Whether the kernel is to be given K/V, which it writes in place before anyone reads."""
+        ...
+
+    @property
+    def new_slab(self) -> NewSlab | None:
+        """The backend's own way of making slabs, where no other kernel than this reads them."""
         ...
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from anllm.runner.native_library import NativeLibrary
 
 # Kinds, as native/task.h has them.
-SEVERAL, ATTENTION, RMS_NORM, SWIGLU = 63, 64, 65, 66
+SEVERAL, ATTENTION, RMS_NORM, SWIGLU, NOTHING = 63, 64, 65, 66, 67
 
 
 def header(native: NativeLibrary, *numbers: int, size: int = 16) -> np.ndarray:

@@ -116,6 +116,7 @@ class RaggedCudaKernels(StockKernels):
     """Kernels (runner/attention.py) and RaggedKernels (runner/ragged.py)."""
 
     writes_kv = False
+    new_slab = None
     is_compiled = True
 
     def __init__(self, *, may_use_tensor_cores: bool = True) -> None:

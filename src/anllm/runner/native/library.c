@@ -112,7 +112,8 @@ static void find_out(struct task *t) { /* what b is */
   if (t->tb != NO_TRANS || t->ldb != t->n || (long)t->n * t->k < 5) return;
   for (int i = 0; i < 4; i++)
     if (words[i] != MAGIC[i]) return;
-  if (words[4] == ATTENTION) t->attention = (const struct attention *)t->b;
+  if (words[4] == NOTHING) t->is_nothing = 1;
+  else if (words[4] == ATTENTION) t->attention = (const struct attention *)t->b;
   else if (words[4] == RMS_NORM || words[4] == SWIGLU) t->layer = (const struct layer *)t->b;
   else t->weight = (const struct weight *)t->b;
 }
@@ -149,6 +150,7 @@ void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, co
   t.beta = beta;
   if (m == 0 || n == 0) return;
   find_out(&t);
+  if (t.is_nothing) return; /* c stays as it was allocated: memory that nobody has touched yet */
   float *rows = 0;
   if (t.ta == TRANS && (t.weight || t.attention || t.layer)) {
     t.a = rows = turned(&t);
