@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from anllm.cli.main import COMMANDS
+from docs.conftest import SHORT
 from e2e.servers import COMMAND, RunningServer, environment, reserved_port
 
 pytestmark = pytest.mark.real_model
@@ -77,7 +78,7 @@ def server(shell: Shell) -> Iterator[RunningServer]:
     (shell.folder / "server.yaml").write_text(text.replace(PORT, shell.port))
     (line,) = (text for kind, text in BLOCKS if kind == "sh" and text.startswith("anllm serve "))
     _, _, *flags = shlex.split(line.replace("server.yaml", str(shell.folder / "server.yaml")))
-    with RunningServer(shell.folder, *flags, port=int(shell.port)) as running:
+    with RunningServer(shell.folder, *flags, port=int(shell.port), **SHORT) as running:
         running.wait_for(200)
         yield running
 
