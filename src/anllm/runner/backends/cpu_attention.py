@@ -14,9 +14,8 @@ from anllm.runner.native_library import NativeLibrary
 from anllm.runner.ragged import RaggedRows
 
 HEADER_WORDS = 24
-GROUP_QUERIES = (
-    48  # rows of a unit: enough for its keys to be turned once, few enough for its sums to stay in the cache
-)
+# Rows of a unit, at most: many, since its keys are turned once for all of them; few, so that its sums stay in the cache.
+GROUP_QUERIES = 48
 
 
 class NativeKernels:
