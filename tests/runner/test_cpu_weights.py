@@ -240,6 +240,19 @@ def test_weights_that_fit_only_packed_are_served_packed(monkeypatch: pytest.Monk
         scarce.prepare(other, Weights.DEQUANTIZE)
 
 
+def test_what_is_packed_is_no_reason_to_warn_however_large(
+    monkeypatch: pytest.MonkeyPatch, native: NativeLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny()
+    model.set_dtype(mx.float32)
+    backend(monkeypatch, native, memory=1000).prepare(model, Weights.AUTO)
+    assert not caplog.text
+    experts = build(next(family for family in FAMILIES if family.name == "mixtral"))
+    experts.set_dtype(mx.bfloat16)
+    backend(monkeypatch, native, memory=1000).prepare(experts, Weights.AUTO)
+    assert "don't fit; kept as stored" in caplog.text
+
+
 def test_packing_that_is_wrong_are_not_used(
     monkeypatch: pytest.MonkeyPatch, native: NativeLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:

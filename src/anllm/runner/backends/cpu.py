@@ -16,6 +16,7 @@ from mlx_lm.utils import dequantize_model
 
 from anllm.config import Weights
 from anllm.errors import ModelError
+from anllm.runner.arrays import flat_arrays
 from anllm.runner.attention import Kernels, StockKernels
 from anllm.runner.backends.cpu_attention import NativeKernels
 from anllm.runner.backends.cpu_checks import (
@@ -38,6 +39,7 @@ from anllm.runner.sampler import HostSampler
 logger = logging.getLogger(__name__)
 
 FLOAT32_SHARE = 0.7  # of the memory that float32 weights may take; the rest is for K/V and work
+LITTLE_MORE = 1.05  # what is nearly all packed grows by norms alone
 CLEARLY_SLOWER = 0.6  # of the quickest speed
 WIDTH, HEIGHT = 576, 1536  # of a layer that is measured
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -83,8 +85,8 @@ class CpuBackend:
             quicken_layers(model)
         if self._native is not None:
             quicken_norms(model, self._native)
-        size = bytes_as_float32(model)
-        if size > FLOAT32_SHARE * self.memory_bytes():
+        size, now = bytes_as_float32(model), sum(array.nbytes for _, array in flat_arrays(model.parameters()))
+        if size > FLOAT32_SHARE * self.memory_bytes() and size > LITTLE_MORE * now:
             if weights is Weights.DEQUANTIZE:
                 raise ModelError(
                     f"The weights need {size / 1e9:.1f} GB as float32, more than this machine has for them."

@@ -14,7 +14,7 @@ from anllm.runner.native_library import NativeLibrary
 from anllm.runner.ragged import RaggedRows
 
 HEADER_WORDS = 24
-# Rows of a unit, at most: many, since its keys are turned once for all of them; few, so that its sums stay in the cache.
+# Rows of a unit, at most: many, since its keys are turned once for all; few, so that its sums stay in the cache.
 GROUP_QUERIES = 48
 
 
