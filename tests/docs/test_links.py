@@ -32,7 +32,7 @@ OTHER_PROGRAMS = (
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]+")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]+")
 
 
 def name(page: Path) -> str:
@@ -60,7 +60,7 @@ def test_relative_links_resolve(page):
 def test_flags_exist(page):
     known = {flag for command in commands() for flag in flags_of(command)} | FLAGS_OF_OTHER_PROGRAMS
     for script in ROOT.glob("benchmarks/*.py"):
-        known |= set(re.findall(r"add_argument\(\s*\"(--[a-z-]+)\"", script.read_text(encoding="utf-8")))
+        known |= set(re.findall(r"add_argument\(\s*\"(--[a-z][a-z0-9-]*)\"", script.read_text(encoding="utf-8")))
     unknown = set(FLAG.findall(own_words(page))) - known
     assert not unknown, f"{name(page)} names flags that anllm does not have: {sorted(unknown)}"
 
