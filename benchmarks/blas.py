@@ -1,4 +1,4 @@
-"""How fast are native on a CPU: with the BLAS that MLX's wheel is linked with, with the one that anllm loads, and
+"""How fast are products on a CPU: with the BLAS that MLX's wheel is linked with, with the one that anllm loads, and
 with weights that anllm packed?
 
     python benchmarks/blas.py [--rows 1 8 32 256]

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from load import Load, add_load_arguments, closed_loops, run
 from preloaded import numpy_blas
 from servers import Running, Server, anllm, gpu_memory_bytes, llama_cpp, mlx_lm, started
 
+from anllm.store.cache import cache_folder
+
 
 def servers(options: argparse.Namespace) -> list[Server]:
     found: list[Server | None] = [anllm(options.model)]
@@ -30,7 +31,7 @@ def servers(options: argparse.Namespace) -> list[Server]:
         if rival == "mlx_lm":
             found.append(mlx_lm(options.rival_model or options.model))
         elif rival == "mlx_lm_blas":
-            blas = options.blas or numpy_blas(Path(tempfile.mkdtemp()))
+            blas = options.blas or numpy_blas(cache_folder(None) / "blas")
             found.append(mlx_lm(options.float32_model or options.model, blas=blas))
         elif rival == "llama_cpp":
             found.append(llama_cpp(options.gguf, max(map(int, options.streams.split(","))), os.cpu_count() or 1))

@@ -30,7 +30,8 @@ def numpy_blas(folder: Path) -> Path:
     library = next(numpy_libraries())
     handle = ctypes.CDLL(str(library))
     prefix, suffix = next(n for n in OPENBLAS_NAMES if hasattr(handle, f"{n[0]}cblas_sgemm{n[1]}"))
-    code, built = folder / "blas.c", folder / "blas.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    code, built = folder / "preloaded.c", folder / "preloaded.so"
     code.write_text(SOURCE)
     names = {"INTEGER": "int64_t" if suffix else "int"}
     names |= {name.upper(): f"{prefix}cblas_{name}{suffix}" for name in ("sgemm", "sgemv")}

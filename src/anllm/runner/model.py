@@ -69,8 +69,10 @@ def weights_form(model: nn.Module) -> str:
 
 def _form(module: Any, array: mx.array) -> str:
     """weight_form: what a backend calls the form of a module whose weights it has brought into one of its own."""
-    if array.dtype == mx.uint32:
-        return getattr(module, "weight_form", None) or f"{module.bits}-bit"
+    if array.dtype == mx.uint32 and (form := getattr(module, "weight_form", None)):
+        return str(form)
+    if array.dtype == mx.uint32 and hasattr(module, "bits"):
+        return f"{module.bits}-bit"
     return str(array.dtype).removeprefix("mlx.core.")
 
 

@@ -14,29 +14,26 @@ from anllm.server.body import JsonObject
 
 logger = logging.getLogger(__name__)
 
+_ACCEPTED_EVERYWHERE = {
+    "prompt_cache_key": "a hint for speed",
+    "prompt_cache_options": "a hint for speed",
+    "prompt_cache_retention": "a hint for speed",
+    "safety_identifier": "label of the client's own",
+    "service_tier": 'there is one tier; answered with "default"',
+    "user": "label of the client's own",
+}
 ACCEPTED_WITHOUT_EFFECT = {
+    **_ACCEPTED_EVERYWHERE,
     "audio": "parameters of audio output, which `modalities` can't ask for",
     "metadata": "labels of the client's own",
     "prediction": "a hint for speed",
-    "prompt_cache_key": "a hint for speed",
-    "prompt_cache_options": "a hint for speed",
-    "prompt_cache_retention": "a hint for speed",
-    "safety_identifier": "label of the client's own",
-    "service_tier": 'there is one tier; answered with "default"',
     "store": "nothing is stored",
-    "user": "label of the client's own",
     "verbosity": "a hint that local models don't know",
 }
-
 RESPONSES_ACCEPTED_WITHOUT_EFFECT = {
+    **_ACCEPTED_EVERYWHERE,
     "context_management": "conversations are not compacted",
     "max_tool_calls": "a bound for tools of OpenAI's servers",
-    "prompt_cache_key": "a hint for speed",
-    "prompt_cache_options": "a hint for speed",
-    "prompt_cache_retention": "a hint for speed",
-    "safety_identifier": "label of the client's own",
-    "service_tier": 'there is one tier; answered with "default"',
-    "user": "label of the client's own",
 }
 
 # Sent by clients for other servers: https://github.com/BerriAI/litellm/issues/23978 and the like.

@@ -83,8 +83,6 @@ class CpuBackend:
             pack_weights(model, self._native)
         if self._can_compile:
             quicken_layers(model)
-        if self._native is not None:
-            quicken_norms(model, self._native)
         size, now = bytes_as_float32(model), sum(array.nbytes for _, array in flat_arrays(model.parameters()))
         if size > FLOAT32_SHARE * self.memory_bytes() and size > LITTLE_MORE * now:
             if weights is Weights.DEQUANTIZE:
@@ -98,6 +96,7 @@ class CpuBackend:
         model.set_dtype(mx.float32)
         if self._native is not None:
             pack_weights(model, self._native)
+            quicken_norms(model, self._native)
         else:
             transpose_linears(model)
 

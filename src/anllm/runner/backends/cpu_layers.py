@@ -13,7 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from anllm.runner.backends.cpu_native import RMS_NORM, header, matrix
+from anllm.runner.backends.cpu_native import RMS_NORM, Hidden, header, matrix
 from anllm.runner.hook import Function, replace_in_models
 from anllm.runner.native_library import NativeLibrary
 
@@ -94,39 +94,24 @@ class FlatRoPE(nn.RoPE):
 
 
 class NativeRMSNorm(nn.RMSNorm):
-    """RMSNorm by the native library (native/layers.h)."""
+    """RMSNorm by the native library (native/layers.h). A module becomes one by its __class__."""
 
-    native: NativeLibrary
-    told: Told
+    hidden: Hidden
 
     def __call__(self, x: mx.array) -> mx.array:
-        weight = self["weight"]
-        if x.dtype != mx.float32 or weight.dtype != mx.float32:
-            return super().__call__(x)
-        return x @ self.told.matrix(self.native, weight, self.eps)
-
-
-class Told:
-    """What the library is told of a norm. No array, so that it is no parameter of the module."""
-
-    def __init__(self) -> None:
-        self._matrix: mx.array | None = None
-
-    def matrix(self, native: NativeLibrary, weight: mx.array, eps: float) -> mx.array:
-        if self._matrix is None:
-            begin = header(native, RMS_NORM, weight.size)
-            begin[6:7].view(np.float32)[0] = eps
-            told = mx.concatenate([mx.array(begin), weight.view(mx.uint32)])
-            self._matrix = matrix(told, weight.size, weight.size)
-        return self._matrix
+        return x @ self.hidden.matrix if x.dtype == mx.float32 else super().__call__(x)
 
 
 def quicken_norms(model: nn.Module, native: NativeLibrary) -> None:
+    """Those of float32; their weights must stay what they are."""
     for module in model.modules():
-        if isinstance(module, nn.RMSNorm):
+        if isinstance(module, nn.RMSNorm) and module["weight"].dtype == mx.float32:
+            weight = module["weight"]
+            begin = header(native, RMS_NORM, weight.size)
+            begin[6:7].view(np.float32)[0] = module.eps
+            told = mx.concatenate([mx.array(begin), weight.view(mx.uint32)])
             module.__class__ = NativeRMSNorm
-            module.native = native
-            module.told = Told()
+            module.hidden = Hidden(matrix(told, weight.size, weight.size))
 
 
 def quicken_layers(model: nn.Module) -> None:

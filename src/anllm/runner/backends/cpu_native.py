@@ -6,6 +6,8 @@ but a product may read it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 import numpy as np
 
@@ -25,3 +27,12 @@ def header(native: NativeLibrary, *numbers: int, size: int = 16) -> np.ndarray:
 def matrix(told: mx.array, height: int, width: int) -> mx.array:
     """told: uint32. float32 [height, width], for the right side of a product."""
     return mx.as_strided(told.view(mx.float32), (height, width), (width, 1), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Such a matrix for a module to keep: what is no array is no parameter of it. arrays: those that it tells of by
+    their addresses."""
+
+    matrix: mx.array
+    arrays: tuple[mx.array, ...] = ()

@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from anllm.runner.backends.cpu_native import SEVERAL, header, matrix
+from anllm.runner.backends.cpu_native import SEVERAL, Hidden, header, matrix
 from anllm.runner.native_library import NativeLibrary
 
 FORMATS = {mx.float32: 0, mx.bfloat16: 1, mx.float16: 2}
@@ -36,17 +36,23 @@ class _Quantized:
         return mx.dequantize(words, scales, biases, group_size=self.group, bits=self.bits)
 
 
+@dataclass(frozen=True, slots=True)
 class _Packed:
-    """Where the parts of a packed weight [num_outputs, num_inputs] are. Not an array, so that its view is no parameter
-    of the module that has it: that view claims more memory than there is."""
+    """Where the parts of a packed weight [num_outputs, num_inputs] are."""
 
-    def __init__(self, num_outputs: int, num_inputs: int, stored: mx.Dtype | _Quantized, panel: int) -> None:
-        self.num_outputs = num_outputs
-        self.num_inputs = num_inputs
-        self.stored = stored
-        self.panel = panel
-        self.num_panels = -(-num_outputs // panel)
-        self._view: mx.array | None = None
+    num_outputs: int
+    num_inputs: int
+    stored: mx.Dtype | _Quantized
+    panel: int
+
+    @property
+    def num_panels(self) -> int:
+        return -(-self.num_outputs // self.panel)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its last panel is full."""
+        return self.num_outputs % self.panel == 0
 
     @property
     def words(self) -> int:
@@ -59,16 +65,6 @@ class _Packed:
         """Like "4-bit" or "bfloat16"."""
         stored = self.stored
         return f"{stored.bits}-bit" if isinstance(stored, _Quantized) else str(stored).removeprefix("mlx.core.")
-
-    def multiply(self, x: mx.array, packed: mx.array, bias: mx.array | None) -> mx.array:
-        """x: [..., num_inputs]. float32 [..., num_outputs]"""
-        if self._view is None:
-            self._view = matrix(packed, self.num_inputs, self.num_panels * self.panel)
-        x = x.astype(mx.float32)
-        if self.num_outputs < self.num_panels * self.panel:
-            out = (x @ self._view)[..., : self.num_outputs]
-            return out if bias is None else out + bias
-        return x @ self._view if bias is None else mx.addmm(bias, x, self._view)
 
     def rows(self, packed: mx.array, ids: mx.array) -> mx.array:
         """The weights of these outputs: float32 [*ids.shape, num_inputs]."""
@@ -108,6 +104,7 @@ class PackedLinear(nn.Module):
     """nn.Linear and nn.QuantizedLinear over a packed weight. A module becomes one by its __class__."""
 
     packed_shape: _Packed
+    hidden: Hidden
     native: NativeLibrary
 
     @property
@@ -115,12 +112,18 @@ class PackedLinear(nn.Module):
         return self.packed_shape.form
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.packed_shape.multiply(x, self["packed"], self.get("bias"))
+        return self.multiply(x)
+
+    def multiply(self, x: mx.array) -> mx.array:
+        """x: [..., inputs]. float32 [..., outputs]"""
+        if self.packed_shape.is_whole:
+            return _multiply(x, self.hidden, self.get("bias"))
+        out = _multiply(x, self.hidden, None)[..., : self.packed_shape.num_outputs]
+        return out + self["bias"] if "bias" in self else out
 
     def can_merge(self, parts: list[Any]) -> bool:
         """See MergeableLinear (fusion.py): where all are of whole panels."""
-        shapes = [part.packed_shape for part in parts]
-        are_whole = all(shape.num_outputs == shape.num_panels * shape.panel for shape in shapes)
+        are_whole = all(part.packed_shape.is_whole for part in parts)
         return are_whole and len({(part.packed_shape.num_inputs, "bias" in part) for part in parts}) == 1
 
     def merge(self, parts: list[Any]) -> SeveralLinears:
@@ -138,26 +141,22 @@ class SeveralLinears(nn.Module):
 
     def __init__(self, parts: list[PackedLinear], native: NativeLibrary) -> None:
         super().__init__()
-        arrays = [part["packed"] for part in parts]
+        arrays = tuple(part["packed"] for part in parts)
         addresses = [np.array(array, copy=False).ctypes.data for array in arrays]
         several = header(native, SEVERAL, len(parts))
         told = mx.array(np.concatenate([several, np.array(addresses, np.uint64).view(np.uint32)]))
         height, width = parts[0].packed_shape.num_inputs, sum(part.packed_shape.num_outputs for part in parts)
-        self._hidden = _Hidden(matrix(told, height, width), arrays)
+        self._hidden = Hidden(matrix(told, height, width), arrays)
         if "bias" in parts[0]:
             self.bias = mx.concatenate([part["bias"] for part in parts])
 
     def __call__(self, x: mx.array) -> mx.array:
-        x = x.astype(mx.float32)
-        return mx.addmm(self["bias"], x, self._hidden.view) if "bias" in self else x @ self._hidden.view
+        return _multiply(x, self._hidden, self.get("bias"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Hidden:
-    """What is no parameter of a module: a view that claims more memory than there is, and the arrays it tells of."""
-
-    view: mx.array
-    arrays: list[mx.array]
+def _multiply(x: mx.array, hidden: Hidden, bias: mx.array | None) -> mx.array:
+    x = x.astype(mx.float32)
+    return x @ hidden.matrix if bias is None else mx.addmm(bias, x, hidden.matrix)
 
 
 class PackedEmbedding(PackedLinear):
@@ -167,7 +166,7 @@ class PackedEmbedding(PackedLinear):
         return self.packed_shape.rows(self["packed"], x)
 
     def as_linear(self, x: mx.array) -> mx.array:
-        return self.packed_shape.multiply(x, self["packed"], None)
+        return self.multiply(x)
 
 
 def pack_weights(model: nn.Module, native: NativeLibrary) -> None:
@@ -204,6 +203,7 @@ def _become(module: Any, kind: type[PackedLinear], shape: _Packed, packed: mx.ar
         module.pop(name, None)
     module.__class__ = kind
     module.packed_shape = shape
+    module.hidden = Hidden(matrix(packed, shape.num_inputs, shape.num_panels * shape.panel))
     module.native = native
     module.packed = packed
 
