@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from anllm.errors import InvalidRequestError
 from anllm.server.api_keys import ApiKeys
 from anllm.server.context import get_context, new_request_id
+from anllm.server.dialect import dialect_of
 from anllm.server.errors import (
     KeyLimitError,
     MissingApiKeyError,
@@ -41,7 +42,7 @@ async def answer_crowded(app: ASGIApp, max_connections: int, scope: Scope, recei
     )
     request_id = new_request_id()
     headers = {"connection": "close", "x-request-id": request_id}
-    await error_response(error, request_id, headers)(scope, receive, send)
+    await error_response(error, request_id, dialect_of(scope), headers)(scope, receive, send)
 
 
 class ApiKeyMiddleware:

@@ -1,4 +1,4 @@
-"""create_app: routes, middleware and one place where every error becomes OpenAI's error object."""
+"""create_app: routes, middleware and one place where every error becomes an error object."""
 
 from __future__ import annotations
 
@@ -90,20 +90,20 @@ async def _on_anllm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AnllmError)
     context = get_context(request.scope)
     log_error(context, request.scope["path"], error)
-    return error_response(error, context.request_id)
+    return error_response(error, context.request_id, context.dialect)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     """The framework's own refusals: no such path, no such method."""
     assert isinstance(error, HTTPException)
-    request_id = get_context(request.scope).request_id
+    context = get_context(request.scope)
     url = f"{request.method} {request.scope['path'][:100]}"
     if error.status_code == 404:
-        return error_response(UnknownUrlError(f"Invalid URL ({url})"), request_id)
+        return error_response(UnknownUrlError(f"Invalid URL ({url})"), context.request_id, context.dialect)
     if error.status_code == 405:
         allowed = dict(error.headers or {})
         text = f"Not allowed to {url}; allowed: {allowed.get('Allow', 'other methods')}."
-        return error_response(MethodNotAllowedError(text), request_id, allowed)
+        return error_response(MethodNotAllowedError(text), context.request_id, context.dialect, allowed)
     refusal = InvalidRequestError(str(error.detail))
     refusal.status = error.status_code
-    return error_response(refusal, request_id)
+    return error_response(refusal, context.request_id, context.dialect)

@@ -29,7 +29,8 @@ from anllm.config import ServerConfig
 from anllm.errors import AnllmError, InvalidRequestError
 from anllm.server.access import answer_crowded
 from anllm.server.context import new_request_id
-from anllm.server.errors import HeadTimeoutError, HeadTooLargeError, error_object
+from anllm.server.dialect import Dialect
+from anllm.server.errors import HeadTimeoutError, HeadTooLargeError
 
 logger = logging.getLogger(__name__)
 
@@ -299,7 +300,7 @@ def _too_large() -> HeadTooLargeError:
 
 def _response(error: AnllmError) -> bytes:
     request_id = new_request_id()
-    content = msgspec.json.encode(error_object(error, request_id))
+    content = msgspec.json.encode(Dialect.OPENAI.error_object(error, request_id))
     head = (
         f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
         "content-type: application/json\r\n"

@@ -10,13 +10,15 @@ from typing import Any, cast
 
 from starlette.types import Send
 
+from anllm.server.dialect import Dialect
+
 _KEY = "anllm"
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """request_id: as sent in x-request-id. started_s: time.monotonic() at arrival. client: the name of the API key that
-    came with it; "" where there are no keys.
+    """request_id: as sent in x-request-id. dialect: whose API it speaks. started_s: time.monotonic() at arrival.
+    client: the name of the API key that came with it; "" where there are no keys.
 
     is_taken: the engine has it; before that, an answer that is an error is a refusal. refusal: its reason in one word,
         by whoever answers with an error.
@@ -26,6 +28,7 @@ class RequestContext:
 
     request_id: str
     send: Send
+    dialect: Dialect = Dialect.OPENAI
     started_s: float = field(default_factory=time.monotonic)
     client: str = ""
     is_taken: bool = False

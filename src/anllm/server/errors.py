@@ -1,4 +1,4 @@
-"""Errors that only HTTP can have, and how every error looks on the wire."""
+"""Errors that only HTTP can have, and the answer that every error becomes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from anllm.errors import AnllmError, InvalidRequestError, reason_of
 from anllm.logs import Fields
 from anllm.server.context import RequestContext, get_context
+from anllm.server.dialect import Dialect
 from anllm.server.json_response import json_response
 
 logger = logging.getLogger(__name__)
@@ -129,13 +130,9 @@ def internal_error() -> AnllmError:
     return AnllmError("The server had an error while processing your request.")
 
 
-def error_object(error: AnllmError, request_id: str) -> dict[str, object]:
-    """OpenAI's error object. Failures of the server name the request, so that it can be found in the log."""
-    message = f"{error.message} (request id: {request_id})" if error.status == 500 else error.message
-    return {"error": {"message": message, "type": error.type, "param": error.param, "code": error.code}}
-
-
-def error_response(error: AnllmError, request_id: str, headers: dict[str, str] | None = None) -> Response:
+def error_response(
+    error: AnllmError, request_id: str, dialect: Dialect, headers: dict[str, str] | None = None
+) -> Response:
     """The whole answer, with Retry-After where it is worth trying again."""
     all_headers = dict(headers or {})
     if error.status == 408:
@@ -146,7 +143,7 @@ def error_response(error: AnllmError, request_id: str, headers: dict[str, str] |
         all_headers["x-should-retry"] = "false"  # OpenAI's clients obey it
     if error.retry_after_s is not None:
         all_headers["retry-after"] = str(error.retry_after_s)
-    return json_response(error_object(error, request_id), error.status, all_headers)
+    return json_response(dialect.error_object(error, request_id), dialect.status_of(error), all_headers)
 
 
 def log_error(context: RequestContext, path: str, error: AnllmError) -> None:
@@ -171,4 +168,4 @@ async def refuse(error: AnllmError, scope: Scope, receive: Receive, send: Send) 
     """The whole answer to a request that comes no further."""
     context = get_context(scope)
     log_error(context, scope["path"], error)
-    await error_response(error, context.request_id)(scope, receive, send)
+    await error_response(error, context.request_id, context.dialect)(scope, receive, send)

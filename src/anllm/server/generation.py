@@ -69,12 +69,13 @@ class Update:
     prompt_logprobs: Sequence[TokenLogprobs] | None = None
     pieces: Sequence[Piece] = ()
     has_calls: bool = False  # so far
+    stop_string: str = ""  # that ended it
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A whole answer. prompt_logprobs: from the prompt's second token on; none if not asked for. pieces: of an answer
-    with parts, whose text is empty then."""
+    with parts, whose text is empty then. stop_string: that ended it, or ""."""
 
     text: str
     finish_reason: FinishReason
@@ -82,6 +83,7 @@ class Answer:
     token_ids: Sequence[int] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
     pieces: Sequence[Piece] = ()
+    stop_string: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,7 @@ class Generation:
                     prompt,
                     list(joined(choice.pending_pieces)) if choice.pending_pieces else (),
                     has_calls=isinstance(choice.output, ParsedOutput) and choice.output.has_calls,
+                    stop_string=choice.output.stop_string,
                 )
             )
             choice.pending, choice.pending_tokens, choice.pending_ids, choice.pending_pieces = [], [], [], []
@@ -252,6 +255,7 @@ class Generation:
                 choice.pending_ids,
                 choice.prompt_logprobs,
                 list(joined(choice.pending_pieces)),
+                choice.output.stop_string,
             )
             for choice in self._choices
         ]

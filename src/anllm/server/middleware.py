@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anllm.logs import Fields, current_request_id
 from anllm.server.context import RequestContext, new_request_id, put_context
+from anllm.server.dialect import Dialect, dialect_of
 from anllm.server.errors import ClientDisconnectedError, ForeignHostError, error_response, internal_error, refuse
 from anllm.server.service import Service
 
@@ -40,7 +41,7 @@ class RequestContextMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = RequestContext(_request_id(Headers(scope=scope)), send)
+        context = RequestContext(_request_id(Headers(scope=scope)), send, dialect_of(scope))
         put_context(scope, context)
         current_request_id.set(context.request_id)
         has_started = False
@@ -52,6 +53,8 @@ class RequestContextMiddleware:
                 self._count_refusal(scope, context, message["status"])
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = context.request_id
+                if context.dialect is Dialect.ANTHROPIC:
+                    headers["request-id"] = context.request_id
                 headers["openai-processing-ms"] = str(int(context.elapsed_ms))
                 headers["x-content-type-options"] = "nosniff"
             await send(message)
@@ -64,7 +67,9 @@ class RequestContextMiddleware:
             logger.exception(Fields("request failed", request_id=context.request_id, status=500))
             if has_started:
                 raise
-            await error_response(internal_error(), context.request_id)(scope, receive, send_with_headers)
+            await error_response(internal_error(), context.request_id, context.dialect)(
+                scope, receive, send_with_headers
+            )
 
     def _count_refusal(self, scope: Scope, context: RequestContext, status: int) -> None:
         """Of what can be answered with a generation or another piece of work, which is always posted."""

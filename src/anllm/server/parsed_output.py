@@ -54,6 +54,10 @@ class ParsedOutput:
         return self._stopped
 
     @property
+    def stop_string(self) -> str:
+        return "" if self._matcher is None else self._matcher.matched
+
+    @property
     def num_tokens(self) -> int:
         return self._num_tokens
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Protocol
 
+from anllm.errors import AnllmError
 from anllm.server.generation import Update
 
 DONE = b"data: [DONE]\n\n"
@@ -22,6 +23,11 @@ to_ascii_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 class Chunks(Protocol):
     """An endpoint's chunks, each a whole event."""
 
+    @property
+    def keep_alive(self) -> bytes:
+        """Sent while there is nothing to tell."""
+        ...
+
     def opening(self) -> bytes:
         """Sent at admission, before there is a token."""
         ...
@@ -29,11 +35,11 @@ class Chunks(Protocol):
     def update(self, update: Update) -> bytes: ...
 
     def closing(self) -> bytes:
-        """Sent after the last end; b"" for nothing."""
+        """Sent after the last end."""
         ...
 
-    def failure(self, error: Mapping[str, object]) -> bytes:
-        """Sent in place of all that was to come. error: the body that the whole answer would have."""
+    def failure(self, error: AnllmError, request_id: str) -> bytes:
+        """Sent in place of all that was to come."""
         ...
 
 

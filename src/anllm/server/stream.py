@@ -1,4 +1,4 @@
-"""One stream on its way to the client: from an admitted generation to `[DONE]`, in the event loop.
+"""One stream on its way to the client: from an admitted generation to its last event, in the event loop.
 
 What is done for each token of each stream stands in few calls, since it is most of what this process does: one wake-up
 a step, one rendering, one write. While the client does not take what was written, text waits in the generation, and
@@ -18,15 +18,15 @@ from anllm.errors import AnllmError
 from anllm.logs import Fields
 from anllm.server.context import get_context
 from anllm.server.disconnect import while_connected
-from anllm.server.errors import ClientDisconnectedError, error_object, internal_error
+from anllm.server.errors import ClientDisconnectedError, internal_error
 from anllm.server.generation import Generation
-from anllm.server.sse import DONE, HEADERS, KEEP_ALIVE, Chunks
+from anllm.server.sse import HEADERS, Chunks
 
 logger = logging.getLogger(__name__)
 
 
 class EventStreamResponse(Response):
-    """Sends the events of a generation that has been submitted. An error becomes the last event before `[DONE]`.
+    """Sends the events of a generation that has been submitted. An error is told where the rest would have come.
 
     on_close: called exactly once, however it ends: done, broken or the client gone.
     """
@@ -84,13 +84,13 @@ class EventStreamResponse(Response):
             updates = self._generation.take()
             events = b"".join(map(self._chunks.update, updates))
             if self._generation.is_over:
-                return events + self._chunks.closing() + DONE, True
-            return events if updates else KEEP_ALIVE, False
+                return events + self._chunks.closing(), True
+            return events if updates else self._chunks.keep_alive, False
         except AnllmError as error:
-            return self._chunks.failure(error_object(error, self._request_id)) + DONE, True
+            return self._chunks.failure(error, self._request_id), True
         except Exception:  # the status is sent: all that is left is to say so, and not to look like a finished stream
             logger.exception(Fields("stream failed", request_id=self._request_id))
-            return self._chunks.failure(error_object(internal_error(), self._request_id)) + DONE, True
+            return self._chunks.failure(internal_error(), self._request_id), True
 
 
 class SilenceTimer:

@@ -50,6 +50,11 @@ class TextOutput:
         return self._stopped
 
     @property
+    def stop_string(self) -> str:
+        """The one that matched, or ""."""
+        return "" if self._matcher is None else self._matcher.matched
+
+    @property
     def num_tokens(self) -> int:
         """Tokens added, up to and with the one that completed a stop string, however the calls group them."""
         return self._num_tokens

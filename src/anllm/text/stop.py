@@ -13,7 +13,7 @@ from __future__ import annotations
 class StopMatcher:
     """Finds the first stop string in a text that comes in pieces.
 
-    stop: non-empty strings. includes_match: the stop string itself goes out too.
+    stop: non-empty strings. includes_match: the stop string itself goes out too. matched: the one that was found.
 
     Text that may be the beginning of a stop string is held back. If one call completes several stop strings, the one
     that starts first counts, of several there the shortest; nothing of it, and nothing behind it, goes out.
@@ -23,15 +23,16 @@ class StopMatcher:
         self._stops = [_StopString(text) for text in stop]
         self._includes_match = includes_match
         self._has_matched = False
+        self.matched = ""
 
     def add(self, text: str) -> tuple[str, bool]:
         """The text that may go out, and whether a stop string matched. After a match always ("", True)."""
         if self._has_matched:
             return "", True
         held, num_held = self._held()
-        matches = [(start, len(stop.text)) for stop in self._stops if (start := stop.find(text)) is not None]
+        matches = [(start, len(stop.text), stop.text) for stop in self._stops if (start := stop.find(text)) is not None]
         self._has_matched = bool(matches)
-        start, length = min(matches, default=(len(text) - self._held()[1], 0))
+        start, length, self.matched = min(matches, default=(len(text) - self._held()[1], 0, ""))
         num_out = num_held + start + (length if self._includes_match else 0)
         if num_out <= num_held:
             return held[:num_out], self._has_matched

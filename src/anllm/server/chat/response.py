@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from anllm.errors import AnllmError
 from anllm.parsers.pieces import CallBegun, Reasoning
 from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs_fields, quote, usage_fields
 from anllm.server.chat.convert import ChatPlan
 from anllm.server.chat.logprobs import chat_logprobs
 from anllm.server.chat.parts import CallDeltas, finish_reason, message_of
+from anllm.server.dialect import Dialect
 from anllm.server.generation import Answer, Generation, Update
 from anllm.server.protocol import StreamOptions
 from anllm.server.service import Service
-from anllm.server.sse import event, to_ascii_json
+from anllm.server.sse import DONE, KEEP_ALIVE, event, to_ascii_json
 from anllm.text.alignment import TextToken
 
 
@@ -84,6 +86,8 @@ class ChatChunks:
     prompt_token_ids: stand in the first chunk, and each further one has the ids of its tokens; None for no ids.
     """
 
+    keep_alive = KEEP_ALIVE
+
     def __init__(
         self,
         frame: ChunkFrame,
@@ -138,10 +142,10 @@ class ChatChunks:
         return b"".join(chunks)
 
     def closing(self) -> bytes:
-        return self._frame.closing()
+        return self._frame.closing() + DONE
 
-    def failure(self, error: Mapping[str, object]) -> bytes:
-        return event(error)
+    def failure(self, error: AnllmError, request_id: str) -> bytes:
+        return event(Dialect.OPENAI.error_object(error, request_id)) + DONE
 
     def _logprobs(self, tokens: Sequence[TextToken]) -> str:
         return to_ascii_json(chat_logprobs(tokens)) if self._has_logprobs else "null"

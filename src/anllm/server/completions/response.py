@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from anllm.core.events import TokenLogprobs
 from anllm.core.request import FinishReason
+from anllm.errors import AnllmError
 from anllm.server.answers import AnswerHead, ChunkFrame, prompt_logprobs_fields, quote, usage_fields
 from anllm.server.completions.convert import CompletionPlan
 from anllm.server.completions.logprobs import completion_logprobs
+from anllm.server.dialect import Dialect
 from anllm.server.generation import Answer, Generation, Update
 from anllm.server.protocol import StreamOptions
 from anllm.server.service import Service
-from anllm.server.sse import event, to_ascii_json
+from anllm.server.sse import DONE, KEEP_ALIVE, event, to_ascii_json
 from anllm.text.alignment import TextToken, align_prompt
 
 _KIND = "text_completion"
@@ -97,6 +99,8 @@ class CompletionChunks:
     prompt_token_ids: of each choice, for its first chunk; each chunk then has the ids of its tokens. None for no ids.
     """
 
+    keep_alive = KEEP_ALIVE
+
     def __init__(
         self,
         frame: ChunkFrame,
@@ -132,10 +136,10 @@ class CompletionChunks:
         return echo + self._chunk(update.index, update.text, logprobs, update.finish_reason, update.token_ids)
 
     def closing(self) -> bytes:
-        return self._frame.closing()
+        return self._frame.closing() + DONE
 
-    def failure(self, error: Mapping[str, object]) -> bytes:
-        return event(error)
+    def failure(self, error: AnllmError, request_id: str) -> bytes:
+        return event(Dialect.OPENAI.error_object(error, request_id)) + DONE
 
     def _chunk(
         self,

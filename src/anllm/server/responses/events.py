@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anllm.core.request import FinishReason
+from anllm.errors import AnllmError
 from anllm.parsers.pieces import Content, Piece
 from anllm.server.answers import quote
+from anllm.server.dialect import Dialect
 from anllm.server.generation import Update
 from anllm.server.responses.output import Change, Grown, Kind, Opened, OutputItem
-from anllm.server.sse import to_ascii_json
+from anllm.server.sse import DONE, KEEP_ALIVE, to_ascii_json
 
 if TYPE_CHECKING:
     from anllm.server.responses.response import ResponseAnswer
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 class ResponseEvents:
     """Opens with response.created and response.in_progress; ends with response.completed, incomplete or failed."""
+
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, answer: ResponseAnswer) -> None:
         self._answer = answer
@@ -42,15 +46,17 @@ class ResponseEvents:
         assert self._finish_reason is not None
         response = self._answer.finished(self._finish_reason)
         self._answer.kept(response)  # before the client knows that it may go on from it
-        return self._event(f"response.{response['status']}", response=response)
+        return self._event(f"response.{response['status']}", response=response) + DONE
 
-    def failure(self, error: Mapping[str, object]) -> bytes:
+    def failure(self, error: AnllmError, request_id: str) -> bytes:
         """An error in both shapes that readers know, and the response as far as it came."""
-        told: Any = error["error"]
+        told: Any = Dialect.OPENAI.error_object(error, request_id)["error"]
         flat = {"code": told["code"] or told["type"], "message": told["message"], "param": told["param"]}
         nested = {"error": {"type": told["type"], **flat}}
-        return self._event("error", **flat, **nested) + self._event(
-            "response.failed", response=self._answer.failed(told)
+        return (
+            self._event("error", **flat, **nested)
+            + self._event("response.failed", response=self._answer.failed(told))
+            + DONE
         )
 
     # -- changes of items ----------------------------------------------------------------------------------------------
