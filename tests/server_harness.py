@@ -247,6 +247,9 @@ class Server:
     async def respond(self, **fields: Any) -> httpx.Response:
         return await self.post("/v1/responses", responses_body(**fields))
 
+    async def message(self, **fields: Any) -> httpx.Response:
+        return await self.post("/v1/messages", messages_body(**fields))
+
     async def post(self, path: str, body: Any = None) -> httpx.Response:
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         response = await self.http.post(path, content=content, headers={"content-type": "application/json"})
@@ -270,6 +273,12 @@ def comp_body(**fields: Any) -> dict[str, Any]:
 
 def responses_body(**fields: Any) -> dict[str, Any]:
     body = {"model": MODEL, "input": "Say hi.", **fields}
+    return {key: value for key, value in body.items() if value is not ...}
+
+
+def messages_body(**fields: Any) -> dict[str, Any]:
+    user = {"role": "user", "content": "Say hi."}
+    body = {"model": MODEL, "max_tokens": 64, "messages": [user], **fields}
     return {key: value for key, value in body.items() if value is not ...}
 
 
@@ -297,6 +306,18 @@ def assert_error(response: httpx.Response, status: int, param: object = ..., cod
     return error
 
 
+def assert_messages_error(response: httpx.Response, status: int, kind: str, message: str) -> None:
+    """Anthropic's error object, with all of its keys. message: a part of it."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body.keys() == {"type", "error", "request_id"} and body["type"] == "error"
+    assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+    assert body["error"].keys() == {"type", "message"}
+    assert body["error"]["type"] == kind
+    assert message in body["error"]["message"]
+
+
 def chunks(text: str) -> list[dict[str, Any]]:
     """The chunks of a whole stream, its framing checked: C121, C140."""
     assert text.endswith("data: [DONE]\n\n")
@@ -322,6 +343,30 @@ def named_events(text: str) -> list[dict[str, Any]]:
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     assert [event["type"] for event in found[:2]] == ["response.created", "response.in_progress"]
     assert len({event["response"]["id"] for event in found if "response" in event}) == 1
+    return found
+
+
+def message_events(text: str) -> list[dict[str, Any]]:
+    """The events of a whole stream of the Messages API, signs of life left out: every one named, the message around
+    all, its blocks one after the other, each in itself."""
+    assert text.isascii() and "\r" not in text and "[DONE]" not in text
+    found = []
+    for block in text.split("\n\n")[:-1]:
+        name, _, data = block.partition("\ndata: ")
+        event = json.loads(data)
+        assert name == f"event: {event['type']}" and "\n" not in data
+        if event["type"] != "ping":
+            found.append(event)
+    kinds = [event["type"] for event in found]
+    assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
+    is_open, index = False, -1
+    for event in found[1:-2]:
+        begins = event["type"] == "content_block_start"
+        assert is_open is not begins
+        index += begins
+        is_open = event["type"] != "content_block_stop"
+        assert event["index"] == index
+    assert not is_open
     return found
 
 

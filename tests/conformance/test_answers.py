@@ -155,7 +155,6 @@ async def test_I_3_model_names_like_on_a_hub_are_not_looked_up(server: Server, m
     "path",
     [
         pytest.param("/v1/embeddings", id="C175_embeddings"),
-        pytest.param("/v1/messages", id="messages"),
         pytest.param("/v1/audio/speech", id="audio"),
         pytest.param("/v1/images/generations", id="images"),
         pytest.param("/v1/files", id="files"),

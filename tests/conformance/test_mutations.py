@@ -22,14 +22,23 @@ from hypothesis import strategies as st
 
 from fake_process import FakeProcess
 from processes import num_descriptors, resident_bytes
-from server_harness import MODEL, chat_body, chunks, comp_body, named_events, responses_body
+from server_harness import (
+    MODEL,
+    chat_body,
+    chunks,
+    comp_body,
+    message_events,
+    messages_body,
+    named_events,
+    responses_body,
+)
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 NUM_EXAMPLES = int(EXAMPLES or 250)
 HAS_PROC = Path("/proc/self/fd").exists()
 NUM_KEPT = 100  # of each kind
 MAX_GROWTH_BYTES = 24 << 20  # what differs from round to round; all of one round are some 10 MB of text
-DELIBERATE = {429, 503}
+DELIBERATE = {429, 503, 529}
 
 TOOL = {
     "type": "function",
@@ -75,7 +84,8 @@ DIALOGUE = [
     {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
     {"role": "user", "content": "And tomorrow?", "name": "Ann"},
 ]
-FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": TOOL["function"]["parameters"], "strict": True}}
+SCHEMA = TOOL["function"]["parameters"]
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}}
 FLAT_TOOL = {"type": "function", **TOOL["function"]}
 SPACE = {
     "type": "namespace",
@@ -84,7 +94,7 @@ SPACE = {
     "tools": [FLAT_TOOL, {"type": "custom", "name": "look"}],
 }
 NAMED = {"type": "function", "name": "weather"}
-FLAT_FORMAT = {"type": "json_schema", "name": "a", "schema": TOOL["function"]["parameters"], "strict": True}
+FLAT_FORMAT = {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}
 ITEMS = [
     {"role": "developer", "content": "Be brief."},
     {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "What weather?"}]},
@@ -112,6 +122,30 @@ OF_RESPONSES = {
     "stream": True,
     "stream_options": {"include_obfuscation": False},
 }
+USE = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "x", "days": 1}}
+RESULT = {
+    "type": "tool_result",
+    "tool_use_id": "toolu_1",
+    "content": [{"type": "text", "text": "rain"}],
+    "is_error": True,
+}
+BLOCKS = [
+    {"role": "user", "content": [{"type": "text", "text": "What weather?", "cache_control": {"type": "ephemeral"}}]},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": ""}, USE]},
+    {"role": "user", "content": [RESULT, {"type": "text", "text": "And tomorrow?"}]},
+]
+OF_MESSAGES = {
+    "max_tokens": 8,
+    "system": [{"type": "text", "text": "Be brief."}],
+    "tools": [{"name": "weather", "input_schema": SCHEMA, "strict": True}, {"type": "bash_20250124", "name": "bash"}],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "stop_sequences": ["zz", "\n"],
+    "temperature": 0.7,
+    "top_k": 5,
+    "metadata": {"user_id": "u"},
+    "stream": True,
+}
 GOOD: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
         chat_body(max_tokens=8),
@@ -137,6 +171,13 @@ GOOD: dict[str, list[dict[str, Any]]] = {
         ),
     ],
     "/v1/responses/input_tokens": [responses_body(input=ITEMS)],
+    "/v1/messages": [
+        messages_body(max_tokens=8),
+        messages_body(messages=BLOCKS, **OF_MESSAGES),
+        messages_body(output_config={"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}),
+        messages_body(messages=[*BLOCKS, {"role": "assistant", "content": "It"}], stream=True, max_tokens=8),
+    ],
+    "/v1/messages/count_tokens": [messages_body(messages=BLOCKS, max_tokens=...)],
     "/tokenize": [{"model": MODEL, "prompt": "Hello."}, {"model": MODEL, "messages": DIALOGUE, "tools": [TOOL]}],
     "/detokenize": [{"model": MODEL, "tokens": [72, 105]}],
     "/reset_prefix_cache": [{}],
@@ -286,6 +327,9 @@ class Target:
                 assert self.send("POST", path, json=body).status_code == 200
 
 
+READERS = {"/v1/responses": named_events, "/v1/messages": message_events}
+
+
 def strict(text: str) -> Any:
     """Of JSON without NaN and without a key twice."""
 
@@ -309,18 +353,19 @@ def check(response: httpx.Response, method: str) -> None:
     if status >= 400:
         assert kind == "application/json"
         body = strict(response.text)
-        assert body.keys() == {"error"}
         error = body["error"]
-        assert error.keys() == {"message", "type", "param", "code"}
+        is_anthropic = (response.request.url.path + "/").startswith("/v1/messages/")
+        assert body.keys() == ({"type", "error", "request_id"} if is_anthropic else {"error"})
+        assert error.keys() == ({"message", "type"} if is_anthropic else {"message", "type", "param", "code"})
         assert isinstance(error["message"], str) and 0 < len(error["message"]) < 2000
         assert isinstance(error["type"], str)
-        assert all(isinstance(error[key], str | None) for key in ("param", "code"))
+        assert all(isinstance(value, str | None) for value in error.values())
         assert "Traceback" not in error["message"] and "/src/" not in error["message"]
         if status in DELIBERATE:
             assert int(response.headers["retry-after"]) >= 1
     elif kind.startswith("text/event-stream"):
-        is_named = response.text.startswith("event: ")
-        for chunk in named_events(response.text) if is_named else chunks(response.text):
+        read = READERS.get(response.request.url.path, chunks)
+        for chunk in read(response.text):
             assert "error" not in chunk or chunk["error"]["type"] == "invalid_request_error", chunk
     elif kind.startswith("application/json"):
         strict(response.text)

@@ -14,13 +14,17 @@ from anllm.server.completions.protocol import CompletionRequest
 from anllm.server.field_support import (
     _NOT_WORTH_LOGGING,
     ACCEPTED_WITHOUT_EFFECT,
+    MESSAGES_ACCEPTED_WITHOUT_EFFECT,
     NEUTRAL_CHAT_VALUES,
     NEUTRAL_COMPLETION_VALUES,
+    NEUTRAL_MESSAGES_VALUES,
     NEUTRAL_RESPONSES_VALUES,
     NEUTRAL_TOKENIZE_VALUES,
     NEUTRAL_VALUES,
     RESPONSES_ACCEPTED_WITHOUT_EFFECT,
 )
+from anllm.server.messages.block_protocol import DROPPED_BLOCKS, KNOWN_BLOCKS
+from anllm.server.messages.protocol import MessagesRequest, OutputConfig, Thinking, ToolChoice
 from anllm.server.protocol import GenerationRequest, SampledRequest, StreamOptions
 from anllm.server.responses.item_protocol import ITEMS
 from anllm.server.responses.protocol import Reasoning, ResponsesRequest, TextConfig
@@ -28,7 +32,8 @@ from anllm.server.tokenization.protocol import TokenizeRequest
 
 API_MD = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 ALL, CHAT, RESPONSES = "Fields of all generating endpoints", "Chat", "Responses"
-COMPLETIONS, TOKENS = "Completions", "Tokens"
+MESSAGES, COMPLETIONS, TOKENS = "Messages", "Completions", "Tokens"
+ACCEPTED = {RESPONSES: RESPONSES_ACCEPTED_WITHOUT_EFFECT, MESSAGES: MESSAGES_ACCEPTED_WITHOUT_EFFECT}
 
 
 def kinds(section: str) -> dict[str, str]:
@@ -46,6 +51,9 @@ def test_every_field_stands_in_one_table():
     responses = ResponsesRequest.model_fields.keys() - SampledRequest.model_fields.keys()
     assert kinds(CHAT).keys() == chat
     assert kinds(RESPONSES).keys() == responses | (NEUTRAL_RESPONSES_VALUES.keys() - NEUTRAL_VALUES.keys())
+    messages = {field.alias or name for name, field in MessagesRequest.model_fields.items()}
+    messages -= SampledRequest.model_fields.keys()
+    assert kinds(MESSAGES).keys() == messages | (NEUTRAL_MESSAGES_VALUES.keys() - NEUTRAL_VALUES.keys())
     assert kinds(COMPLETIONS).keys() == completions
     assert kinds(TOKENS).keys() == TokenizeRequest.model_fields.keys() | NEUTRAL_TOKENIZE_VALUES.keys()
 
@@ -56,13 +64,14 @@ def test_the_kinds_are_those_of_the_code():
         (ALL, NEUTRAL_VALUES),
         (CHAT, NEUTRAL_CHAT_VALUES),
         (RESPONSES, NEUTRAL_RESPONSES_VALUES),
+        (MESSAGES, NEUTRAL_MESSAGES_VALUES),
         (COMPLETIONS, NEUTRAL_COMPLETION_VALUES),
         (TOKENS, NEUTRAL_TOKENIZE_VALUES),
     ):
         for name, kind in kinds(section).items():
             if name in neutral or name in refused_by_rule:
                 assert kind == "refused", name
-            elif name in (RESPONSES_ACCEPTED_WITHOUT_EFFECT if section == RESPONSES else ACCEPTED_WITHOUT_EFFECT):
+            elif name in ACCEPTED.get(section, ACCEPTED_WITHOUT_EFFECT):
                 assert kind == "accepted", name
             else:
                 assert kind == "honoured", name
@@ -71,6 +80,18 @@ def test_the_kinds_are_those_of_the_code():
 @pytest.mark.parametrize("name", sorted({*ITEMS, *Reasoning.model_fields, *TextConfig.model_fields}))
 def test_items_and_smaller_fields_of_responses_are_named(name):
     assert f"`{name}`" in API_MD.split("\n## Responses\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {*KNOWN_BLOCKS, "image", "server_tool_use"}
+        | {*Thinking.model_fields, *OutputConfig.model_fields, *ToolChoice.model_fields} - {"json_schema"}
+    ),
+)
+def test_blocks_and_smaller_fields_of_messages_are_named(name):
+    assert f"`{name}`" in API_MD.split("\n## Messages\n")[1].split("\n## ")[0]
+    assert "server_tool_use" in DROPPED_BLOCKS
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from anllm.errors import InvalidRequestError
 from anllm.server.field_support import (
     NEUTRAL_CHAT_VALUES,
     NEUTRAL_COMPLETION_VALUES,
+    NEUTRAL_MESSAGES_VALUES,
     NEUTRAL_RESPONSES_VALUES,
     NEUTRAL_TOKENIZE_VALUES,
     refuse_unsupported,
@@ -19,6 +20,7 @@ TABLES = {
     "chat": NEUTRAL_CHAT_VALUES,
     "completions": NEUTRAL_COMPLETION_VALUES,
     "responses": NEUTRAL_RESPONSES_VALUES,
+    "messages": NEUTRAL_MESSAGES_VALUES,
     "tokenize": NEUTRAL_TOKENIZE_VALUES,
 }
 

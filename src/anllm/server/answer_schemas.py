@@ -5,6 +5,7 @@ Keys that an answer may lack have a default.
 
 from __future__ import annotations
 
+from types import UnionType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -339,7 +340,7 @@ class Status(BaseModel):
     rows: list[StatusRow]
 
 
-def answer(model: type[BaseModel], description: str = "The answer.") -> dict[int | str, dict[str, Any]]:
+def answer(model: type[BaseModel] | UnionType, description: str = "The answer.") -> dict[int | str, dict[str, Any]]:
     """For a route's responses."""
     return {200: {"model": model, "description": description}}
 

@@ -22,6 +22,8 @@ from anllm.server.cross_site import CrossSiteMiddleware, cors_settings
 from anllm.server.documentation import DocumentedFastAPI
 from anllm.server.errors import MethodNotAllowedError, UnknownUrlError, error_response, log_error
 from anllm.server.health import health_router
+from anllm.server.messages.protocol import CountTokensRequest, MessagesRequest
+from anllm.server.messages.routes import messages_router
 from anllm.server.middleware import HostMiddleware, RequestContextMiddleware, is_loopback
 from anllm.server.models.routes import models_router
 from anllm.server.observability import observability_router
@@ -48,18 +50,22 @@ def create_app(service: Service, config: ServerConfig, security: SecurityConfig 
         ChatCompletionRequest,
         CompletionRequest,
         ResponsesRequest,
+        MessagesRequest,
+        CountTokensRequest,
         TokenizeRequest,
         DetokenizeRequest,
     )
     app.limits = {
         "n": {"integer": {"maximum": config.max_n}},
         "stop": {"array": {"maxItems": config.max_stop_strings}},
+        "stop_sequences": {"array": {"maxItems": config.max_stop_strings}},
     }
     app.include_router(health_router(service))
     app.include_router(models_router(service))
     app.include_router(chat_router(service, config))
     app.include_router(completions_router(service, config))
     app.include_router(responses_router(service, config))
+    app.include_router(messages_router(service, config))
     app.include_router(tokenization_router(service, config))
     app.include_router(prefix_cache_router(service))
     app.include_router(observability_router(service))

@@ -31,7 +31,7 @@ def check_sampling_rules(request: SampledRequest, model: LoadedModel, config: Se
     """What needs the server's limits, the vocabulary, or two fields at once; then that the model is the one served."""
     if not request.model:
         raise missing("model")
-    _check_stop(stop_strings(request), config.max_stop_strings)
+    _check_stop(stop_strings(request), config.max_stop_strings, _name_of_stop(request))
     if request.stream_options is not None and not request.stream:
         raise invalid("stream_options", "is only allowed when 'stream' is true", None)
     _check_logit_bias(request.logit_bias or {}, model.tokenizer.vocab_size)
@@ -147,15 +147,19 @@ def _hashed(salt: str) -> str:
     return hashlib.sha256(salt.encode()).hexdigest()
 
 
-def _check_stop(stop: tuple[str, ...], max_items: int) -> None:
+def _name_of_stop(request: SampledRequest) -> str:
+    return type(request).model_fields["stop"].alias or "stop"
+
+
+def _check_stop(stop: tuple[str, ...], max_items: int, param: str) -> None:
     if len(stop) > max_items:
-        raise invalid("stop", f"must have at most {max_items} items, got {len(stop)}", "array_above_max_length")
+        raise invalid(param, f"must have at most {max_items} items, got {len(stop)}", "array_above_max_length")
     for text in stop:
         if not text:
-            raise invalid("stop", "must not hold an empty string")
+            raise invalid(param, "must not hold an empty string")
         if len(text) > MAX_STOP_CHARS:
             rule = f"each string must have at most {MAX_STOP_CHARS} characters, got {len(text)}"
-            raise invalid("stop", rule, "string_above_max_length")
+            raise invalid(param, rule, "string_above_max_length")
 
 
 def _check_logit_bias(logit_bias: dict[str, object], vocab_size: int) -> None:

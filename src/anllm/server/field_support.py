@@ -35,6 +35,11 @@ RESPONSES_ACCEPTED_WITHOUT_EFFECT = {
     "context_management": "conversations are not compacted",
     "max_tool_calls": "a bound for tools of OpenAI's servers",
 }
+MESSAGES_ACCEPTED_WITHOUT_EFFECT = {
+    "service_tier": "there is one tier",
+    "metadata": "labels of the client's own",
+    "context_management": "conversations are not edited",
+}
 
 # Sent by clients for other servers: https://github.com/BerriAI/litellm/issues/23978 and the like.
 _NOT_WORTH_LOGGING = frozenset(
@@ -97,7 +102,17 @@ NEUTRAL_RESPONSES_VALUES: Mapping[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
 }
+NEUTRAL_MESSAGES_VALUES: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL_VALUES,
+    "container": (),
+    "mcp_servers": ([],),
+    "n": (1,),
+    "prompt_logprobs": (),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+}
 _INSTEAD = {
+    "mcp_servers": "Have the client call them, as tools.",
     "background": "Ask for a stream, or wait for the answer.",
     "conversation": "Use 'previous_response_id', or send the earlier items in 'input'.",
     "prompt": "Send its text in 'instructions' and 'input'.",

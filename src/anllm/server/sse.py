@@ -1,6 +1,7 @@
 """Server-sent events, as OpenAI's clients want them: `data: ` + one line of ASCII JSON, comments, `[DONE]`.
 
-No `id:`, `retry:` or `event:` lines: openai-python fails on the first two (openai/openai-python#2722).
+No `id:` or `retry:` lines: openai-python fails on them (openai/openai-python#2722). `event:` lines only where an API
+names its events.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class Chunks(Protocol):
     def failure(self, error: AnllmError, request_id: str) -> bytes:
         """Sent in place of all that was to come."""
         ...
+
+
+def named_event(name: str, /, **fields: object) -> bytes:
+    """An event whose name stands in its JSON too."""
+    return f"event: {name}\ndata: {to_ascii_json({'type': name, **fields})}\n\n".encode()
 
 
 def event(payload: Mapping[str, object]) -> bytes:

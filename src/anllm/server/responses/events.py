@@ -12,7 +12,7 @@ from anllm.server.answers import quote
 from anllm.server.dialect import Dialect
 from anllm.server.generation import Update
 from anllm.server.responses.output import Change, Grown, Kind, Opened, OutputItem
-from anllm.server.sse import DONE, KEEP_ALIVE, to_ascii_json
+from anllm.server.sse import DONE, KEEP_ALIVE, named_event, to_ascii_json
 
 if TYPE_CHECKING:
     from anllm.server.responses.response import ResponseAnswer
@@ -128,7 +128,7 @@ class ResponseEvents:
 
     def _event(self, kind: str, **fields: object) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1
-        return f"event: {kind}\ndata: {to_ascii_json({'type': kind, 'sequence_number': number, **fields})}\n\n".encode()
+        return named_event(kind, sequence_number=number, **fields)
 
 
 def _delta_frame(item: OutputItem) -> tuple[str, str]:
