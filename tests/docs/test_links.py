@@ -28,7 +28,7 @@ FLAGS_OF_OTHER_PROGRAMS = {
     ),  # uvx, xcode-select, pip
 }
 OTHER_PROGRAMS = (
-    r"aider|brew|docker|HOMEBREW\w+=\S+ brew|journalctl|litellm|lm_eval|mlx_lm\.server|pipx|sudo|systemctl|uvx|vllm"
+    r"aider|brew|claude|docker|HOMEBREW\w+=\S+ brew|journalctl|lm_eval|mlx_lm\.server|pipx|sudo|systemctl|uvx|vllm"
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
