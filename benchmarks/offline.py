@@ -2,6 +2,7 @@
 
     python benchmarks/offline.py --model FOLDER --streams 1,8,32 --prompt 128 --output 128
     python benchmarks/offline.py --model FOLDER --streams 32 --bound 0,0.25,0,0.25
+    python benchmarks/offline.py --model FOLDER --streams 64 --rounds 8 --spread 0,0.6,0
 
 Prints one JSON line a load. Each load runs `rounds` requests a stream; a stream sends its next request when its last
 one has ended. The lengths are exact; with --spread they are drawn from a lognormal distribution with that mean.
@@ -11,6 +12,7 @@ With --bound, that share of the requests is held to a JSON schema whose document
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -126,7 +128,7 @@ def main() -> None:
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--output", type=int, default=128)
-    parser.add_argument("--spread", type=float, default=0.0, help="sigma of the lognormal lengths; 0 is exact")
+    parser.add_argument("--spread", default="0", help="sigma of the lognormal lengths, 0 is exact; several, in turn")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--top-p", type=float, default=1.0)
@@ -142,11 +144,11 @@ def main() -> None:
     masks = mask_maker(lambda: load_tokenizer(options.model))
     with EngineDriver(lambda: build_runner(settings, cache_folder(None)), scheduler, masks) as driver:
         info = driver.info
-        loads = [(int(n), float(bound)) for n in options.streams.split(",") for bound in options.bound.split(",")]
-        for num_streams, bound in loads:
+        kinds = itertools.product(options.streams.split(","), options.spread.split(","), options.bound.split(","))
+        for num_streams, spread, bound in ((int(n), float(spread), float(bound)) for n, spread, bound in kinds):
             rng = random.Random(options.seed)
             mix = [
-                (lengths(rng, options.prompt, options.spread), lengths(rng, options.output, options.spread))
+                (lengths(rng, options.prompt, spread), lengths(rng, options.output, spread))
                 for _ in range(num_streams * options.rounds)
             ]
             params = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
@@ -157,7 +159,7 @@ def main() -> None:
                 "streams": num_streams,
                 "prompt": options.prompt,
                 "output": options.output,
-                "spread": options.spread,
+                "spread": spread,
                 "bound": bound,
                 "output_tok_s": round(load.output_tokens / wall_s, 1),
                 "tok_s_while_full": rate(*load.while_full),
