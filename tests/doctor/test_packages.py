@@ -9,6 +9,7 @@ from anllm.doctor.check import Status
 from anllm.doctor.packages import (
     MLX_VERSIONS,
     check_backends,
+    check_cuda_headers,
     check_packages,
     check_python,
     check_system,
@@ -62,7 +63,18 @@ def test_one_backend_is_right_and_none_or_two_are_not() -> None:
     assert "uninstall -y mlx-cpu mlx-cuda-13 mlx && " in two.fix
 
 
+def test_headers_that_mlx_compiles_with(tmp_path: Path) -> None:
+    """nvidia-cuda-runtime has mma.h, which includes a file of nvidia-cuda-crt's."""
+    assert list(check_cuda_headers(tmp_path)) == []
+    (tmp_path / "mma.h").touch()
+    (check,) = check_cuda_headers(tmp_path)
+    assert (check.status, check.fix.split()[-1]) == (Status.WARNING, "'nvidia-cuda-crt==13.*'")
+    (tmp_path / "crt").mkdir()
+    (tmp_path / "crt" / "mma.h").touch()
+    assert list(check_cuda_headers(tmp_path)) == []
+
+
 def test_the_versions_of_mlx_are_those_of_the_project() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     for backend in ("cpu", "cuda12", "cuda13"):
-        assert f'{backend} = ["mlx[{backend}]{MLX_VERSIONS}"]' in text
+        assert f'{backend} = ["mlx[{backend}]{MLX_VERSIONS}"' in text

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -36,6 +38,9 @@ def check_packages() -> Iterator[Check]:
     yield check_versions(wanted, installed)
     if platform.system() == "Linux":
         yield check_backends(installed, has_gpu=shutil.which("nvidia-smi") is not None)
+        nvidia = importlib.util.find_spec("nvidia")
+        for folder in (nvidia and nvidia.submodule_search_locations) or ():
+            yield from check_cuda_headers(Path(folder) / "cu13" / "include")
 
 
 def check_python(version: tuple[int, ...], text: str) -> Check:
@@ -96,6 +101,16 @@ def check_backends(installed: Mapping[str, str], *, has_gpu: bool) -> Check:
             f"{pip()} uninstall -y {' '.join(found)} mlx && {wanted}",
         )
     return ok("MLX backend", f"{found[0]} {installed[found[0]]}")
+
+
+def check_cuda_headers(folder: Path) -> Iterator[Check]:
+    """Whether MLX can compile its quantised products. folder: of the headers that came with its CUDA libraries."""
+    if (folder / "mma.h").exists() and not (folder / "crt" / "mma.h").exists():
+        yield warning(
+            "CUDA headers",
+            "crt/mma.h is missing: models that stay quantised are slower",
+            f"{pip()} install 'nvidia-cuda-crt==13.*'",
+        )
 
 
 def install_mlx(backend: str) -> str:

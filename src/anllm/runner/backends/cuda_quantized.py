@@ -4,11 +4,13 @@ MLX's quantised product reads the weights again for each row of [rows, 1, width]
 layer of 4096 by 4096 take 3,263 µs so, and 136 µs as [rows, width]. With 2 to 7 rows it takes its kernel for one row,
 several times; 8 rows, some of them padding, take a third of that. And with few rows more than that, it is quicker to
 dequantise the layer, which takes no more than writing and reading it once, and to multiply as if it had never been
-quantised. From how many rows on is measured at start.
+quantised. From how many rows on is measured at start. MLX compiles its kernel for many rows when it is first used. That
+needs headers of CUDA that not every installation has; without them all but single rows go the other way.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +18,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+logger = logging.getLogger(__name__)
+
 FEWEST_ROWS = 8  # that get MLX's kernel for many rows
-TRIED_ROWS = (2, 8, 32, 128)
+TRIED_ROWS = (2, 8, 32, 128, 256)
+MANY_ROWS = 512  # dequantising is a small part of such a product, and MLX's takes as long again for each 100 rows
 NEVER = 1 << 30
 
 Linear = Callable[[Any, mx.array], mx.array]
@@ -66,13 +71,18 @@ def hook_quantized_layers() -> None:
 
 
 def find_crossover(measure: Callable[[int], tuple[float, float]]) -> int:
-    """Rows from which dequantising is quicker; NEVER if it is not. measure: of a number of rows, the seconds that both
-    take, quantised first."""
+    """Rows from which dequantising is quicker: one of those tried, or MANY_ROWS; the fewest if MLX's product can't be
+    compiled. measure: of a number of rows, the seconds that both take, quantised first."""
     for rows in TRIED_ROWS:
-        quantized_s, dequantized_s = measure(rows)
+        try:
+            quantized_s, dequantized_s = measure(rows)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            logger.warning("quantised layers are slower than need be; 'anllm doctor' says what is missing (%s)", reason)
+            return TRIED_ROWS[0]
         if dequantized_s < quantized_s:
             return rows
-    return NEVER
+    return MANY_ROWS
 
 
 def measure_products(num_rows: int, width: int = 4096, num_layers: int = 8) -> tuple[float, float]:
