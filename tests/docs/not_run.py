@@ -16,7 +16,7 @@ COMMANDS = {
     r"npm install ": "installs; `make test-clients` does so, from the locks",
     r"pipx |uv tool |uvx ": "installs for minutes, with another program; tried by hand",
     r"lm_eval ": "run by `make test-clients`, in an environment of its own",
-    r"aider |claude( -p |$)|cline |opencode$|qwen$": "another program; tried by hand",
+    r"aider |claude( -p |$)|cline |llm -m|opencode$|qwen$|vibe$": "another program; tried by hand",
     r"OPENAI_API_BASE_URL=\S+ OPENAI_API_KEY=none open-webui ": "another program; tried by hand, in a browser",
     r"cn --config |pi --provider ": "run by `make test-clients`, in an environment of its own",
     r"mlx_lm\.server |OLLAMA_\w+=\d+ ollama |llama-server |vllm ": "another server, shown to be replaced",

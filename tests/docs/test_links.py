@@ -29,7 +29,7 @@ FLAGS_OF_OTHER_PROGRAMS = {
     ),  # uvx, xcode-select, pip
 }
 OTHER_PROGRAMS = (
-    r"aider|brew|claude|cline|cn|docker|HOMEBREW\w+=\S+ brew|journalctl|lm_eval|mlx_lm\.server|pi|pipx|sudo|"
+    r"aider|brew|claude|cline|cn|docker|HOMEBREW\w+=\S+ brew|journalctl|llm|lm_eval|mlx_lm\.server|pi|pipx|sudo|"
     r"systemctl|uvx|vllm"
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
