@@ -50,8 +50,9 @@ def make_runner(
     model: Model = letters,
     before_run: Callable[[StepPlan], None] = lambda plan: None,
     kv_budget_tokens: int = 1 << 20,
+    max_model_len: int = MAX_MODEL_LEN,
 ) -> FakeRunner:
-    return FakeRunner(model, max_model_len=MAX_MODEL_LEN, before_run=before_run, kv_budget_tokens=kv_budget_tokens)
+    return FakeRunner(model, max_model_len=max_model_len, before_run=before_run, kv_budget_tokens=kv_budget_tokens)
 
 
 def prompt_of(body: dict[str, Any]) -> tuple[int, ...]:

@@ -49,8 +49,6 @@ class Client:
 
     def run(self, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """A script from the client's folder, to its end."""
-        missing = [path for path in (self.programs, self.folder) if not path.exists()]
-        assert not missing, f"{missing[0]} is not there: `make test-clients` makes it"
         program = {
             ".py": [self.programs / "python", "-W", "error::RuntimeWarning"],
             ".mjs": [self.programs / "node"],
@@ -77,6 +75,8 @@ class Client:
 
     def copy_scripts(self) -> None:
         """Into the client's folder, because Node looks for packages beside the file that imports them."""
+        missing = [path for path in (self.programs, self.folder) if not path.exists()]
+        assert not missing, f"{missing[0]} is not there: `make test-clients` makes it"
         for path in SCRIPTS.glob("checks.*" if self.is_python else "*.mjs"):
             shutil.copy(path, self.folder)
         shutil.copy(SCRIPTS / self.script, self.folder)

@@ -27,7 +27,7 @@ from anllm.config import SchedulerConfig
 from anllm.parsers.choose import OutputFormat
 from anllm.server.service import Service
 from anllm.testing.runner import letters
-from fake_server import RealServer, make_runner
+from fake_server import MAX_MODEL_LEN, RealServer, make_runner
 from serving import Gate
 
 EOS = 256
@@ -43,7 +43,8 @@ ANSWERS = {
     "person": '```json\n{"name": "Ann", "age": 31}\n```',
 }
 WORDS = (*ANSWERS, "slow", "repeat", "call", "look", "write")
-USER = re.compile(rf"<user>(?=\s*(?:{'|'.join(WORDS)})\b)")
+REMINDERS = r"(?:<system-reminder>.*?</system-reminder>\s*)*"  # which agents put before what their user says
+USER = re.compile(rf"<user>{REMINDERS}(?=\s*(?:{'|'.join(WORDS)})\b)", re.DOTALL)
 RESULT = re.compile(r'<(?:tool|function)>(.*?)""(?=<)', re.DOTALL)  # in FakeTemplate's words
 
 
@@ -109,14 +110,17 @@ def thinking(token_ids: tuple[int, ...]) -> int:
 
 
 class ScriptedServer(RealServer):
-    def __init__(self, *, thinks: bool = False) -> None:
+    """max_model_len: tokens are bytes, so the instructions of an agent take thousands."""
+
+    def __init__(self, *, thinks: bool = False, max_model_len: int = MAX_MODEL_LEN) -> None:
         gate = Gate()
-        model = thinking if thinks else answering
-        super().__init__(make_runner(model, before_run=gate), gate, SchedulerConfig(max_num_seqs=16))
-        self._thinks = thinks
+        runner = make_runner(thinking if thinks else answering, before_run=gate, max_model_len=max_model_len)
+        super().__init__(runner, gate, SchedulerConfig(max_num_seqs=16))
+        self._thinks, self._max_model_len = thinks, max_model_len
 
     def make_service(self) -> Service:
         service = super().make_service()
+        service.max_model_len = self._max_model_len
         if self._thinks:
             service.output_format = OutputFormat.choose("", {"<think>", "</think>"}.__contains__)
         return service

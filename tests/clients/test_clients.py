@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from clients.agents import AGENTS
 from clients.environments import CLIENTS, ROOT, Client
 from clients.scripted import ScriptedServer
 from e2e.reference import model_folder
@@ -70,4 +71,4 @@ def test_a_snippet_of_the_page(client: Client, number: int, model: RunningServer
 
 def test_each_locked_client_is_tested() -> None:
     locked = {path.stem for path in LOCKS.glob("*.txt")} | {path.parent.name for path in LOCKS.glob("*/package.json")}
-    assert {client.name for client in CLIENTS} == locked - {"node"}
+    assert {client.name for client in CLIENTS} | {agent.name for agent in AGENTS} == locked - {"node"}

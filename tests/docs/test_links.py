@@ -18,6 +18,7 @@ FLAGS_OF_OTHER_PROGRAMS = {
     *("--apply_chat_template", "--batch_size", "--include_path", "--model_args", "--tasks"),  # lm_eval
     *("--build-arg", "--cpus", "--memory", "--no-healthcheck", "--read-only", "--timeout", "--tmpfs"),  # docker
     "--repository",  # brew
+    *("--auto-approve", "--yolo"),  # cline, qwen
     *(
         "--from",
         "--install",
@@ -28,7 +29,8 @@ FLAGS_OF_OTHER_PROGRAMS = {
     ),  # uvx, xcode-select, pip
 }
 OTHER_PROGRAMS = (
-    r"aider|brew|claude|docker|HOMEBREW\w+=\S+ brew|journalctl|lm_eval|mlx_lm\.server|pipx|sudo|systemctl|uvx|vllm"
+    r"aider|brew|claude|cline|cn|docker|HOMEBREW\w+=\S+ brew|journalctl|llm|lm_eval|mlx_lm\.server|pi|pipx|sudo|"
+    r"systemctl|uvx|vllm"
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
