@@ -16,6 +16,7 @@ from typing import Any
 from anllm.config import ModelConfig
 from anllm.errors import AnllmError
 from anllm.runner.build import mlx_ready
+from anllm.runner.kernel_cache import kernels_kept
 from anllm.runner.native_library import NativeLibrary
 
 
@@ -143,4 +144,8 @@ def _relative(found: Any, expected: Any) -> float:
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)  # what they warn of is in the object
-    json.dump(probe(Path(sys.argv[1])), sys.stdout)
+    cache = Path(sys.argv[1])
+    with kernels_kept(cache) as keep_kernels:
+        found = probe(cache)
+        keep_kernels()
+    json.dump(found, sys.stdout)
