@@ -91,6 +91,10 @@ def test_homebrew_names_locks_that_are_there() -> None:
     assert all((ROOT / "locks" / f"{lock}.txt").exists() for lock in locks)
 
 
+def test_homebrew_asks_for_completions_as_click_gives_them() -> None:
+    assert 'generate_completions_from_executable(bin/"anllm", shell_parameter_format: :click)' in FORMULA
+
+
 def test_homebrew_tests_for_what_is_said() -> None:
     done = run_command("serve", "nothing", "--port", "0")
     assert done.returncode == 1 and "no model" in done.stderr

@@ -53,7 +53,8 @@ class CpuBackend:
 
     def __init__(self, blas: Blas) -> None:
         keep_freed_memory()
-        self._can_compile = can_compile()
+        self.compile_fault = compile_fault()
+        self._can_compile = shutil.which("g++") is not None and not self.compile_fault
         if not self._can_compile:
             mx.disable_compile()
         self._native = blas.native
@@ -102,18 +103,17 @@ class CpuBackend:
         return available_memory()
 
 
-def can_compile() -> bool:
-    """Whether mx.compile works here: there is a compiler, it runs, and what it wrote can be loaded."""
+def compile_fault() -> str:
+    """Why mx.compile does not work although there is a compiler: it fails, or what it wrote can't be loaded."""
     if shutil.which("g++") is None:
-        return False
+        return ""
     try:
         mx.eval(fast_exp(mx.zeros((8,))))
     except RuntimeError as error:
-        logger.warning(
-            "MLX can't compile kernels here; slower ones are taken (%s)", str(error).strip().splitlines()[-1]
-        )
-        return False
-    return True
+        reason = str(error).strip().splitlines()[-1]
+        logger.warning("MLX can't compile kernels here; slower ones are taken (%s)", reason)
+        return reason
+    return ""
 
 
 def bytes_as_float32(model: nn.Module) -> int:
