@@ -17,6 +17,7 @@ from anllm.doctor.check import Check, ok, problem, warning
 from anllm.doctor.packages import CUDA_12, install_mlx, pip
 from anllm.limits import MemoryLimit
 from anllm.runner.blas import STOCK
+from anllm.runner.build import runs_on_cpu
 from anllm.runner.native_library import COMPILERS
 from anllm.store.cache import cache_folder
 
@@ -47,7 +48,9 @@ def check_machine(probe: Mapping[str, Any], which: Which = shutil.which) -> Iter
     """probe: what run_probe() found."""
     if "error" in probe:
         yield problem(
-            "MLX", str(probe["error"]), "mend the MLX backend above, or the driver: nvidia-smi must list the GPU"
+            "MLX",
+            str(probe["error"]),
+            "mend the MLX backend above, or the driver: nvidia-smi must list the GPU, in a container too",
         )
     else:
         yield ok("MLX", " ".join(filter(None, (f"backend {probe['backend']}", probe["device"]))))
@@ -58,7 +61,7 @@ def check_machine(probe: Mapping[str, Any], which: Which = shutil.which) -> Iter
         yield from check_self_tests(probe["self_tests"])
         if probe["backend"] == "cpu":
             yield check_blas(str(probe["blas"]))
-    if platform.system() == "Linux" and probe.get("backend", "cpu") == "cpu":
+    if platform.system() == "Linux" and (runs_on_cpu() if "error" in probe else probe["backend"] == "cpu"):
         yield check_compiler(which)
         if which("nvidia-smi") is not None and "error" not in probe:
             yield warning(
