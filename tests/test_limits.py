@@ -89,6 +89,13 @@ def test_what_version_1_writes_for_none_is_none(tmp_path: Path) -> None:
     assert memory_limit(root) is None
 
 
+def test_a_limit_above_what_the_machine_has_is_none(tmp_path: Path) -> None:
+    root = make(tmp_path, UNIFIED, "0::/\n", **{"memory.max": f"{4 * GB}", "memory.current": "0"})
+    assert memory_limit(root) == MemoryLimit(4 * GB, 4 * GB)
+    (root / "proc/meminfo").write_text(f"MemTotal:       {(2 * GB) // 1024} kB\nMemFree: 5 kB\n")
+    assert memory_limit(root) is None
+
+
 def test_a_group_that_has_more_taken_than_it_may_leaves_nothing(tmp_path: Path) -> None:
     root = make(tmp_path, UNIFIED, "0::/\n", **{"memory.max": "100", "memory.current": "300"})
     assert memory_limit(root) == MemoryLimit(100, 0)

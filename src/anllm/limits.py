@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/")
-NO_LIMIT = 1 << 60  # version 1 writes a number near 2**63 for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ def processors(root: Path = ROOT) -> int:
 
 
 def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """Of the group that leaves least; None without one."""
+    """Of the group that leaves least; None where no group has less than the machine."""
     return min(_memory_limits(root), key=lambda found: found.left_bytes, default=None)
 
 
@@ -46,6 +45,7 @@ def _quotas(root: Path) -> Iterator[int]:
 
 
 def _memory_limits(root: Path) -> Iterator[MemoryLimit]:
+    machine = _machine_bytes(root)
     for group in _groups(root, "memory"):
         for limit_file, taken_file in (
             ("memory.max", "memory.current"),
@@ -53,9 +53,15 @@ def _memory_limits(root: Path) -> Iterator[MemoryLimit]:
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
             match _numbers(group / limit_file):
-                case [limit] if limit < NO_LIMIT:
+                case [limit] if limit < machine:
                     taken = next(iter(_numbers(group / taken_file)), 0) - _file_bytes(group / "memory.stat")
                     yield MemoryLimit(limit, max(limit - max(taken, 0), 0))
+
+
+def _machine_bytes(root: Path) -> int:
+    """Version 1 writes a number near 2**63 for no limit, which is more than this in any case."""
+    lines = _read(root / "proc/meminfo").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), 1 << 60)
 
 
 def _file_bytes(stat: Path) -> int:

@@ -74,7 +74,7 @@ def check_machine(probe: Mapping[str, Any], which: Which = shutil.which) -> Iter
 def check_memory(memory_bytes: int, backend: str, limit: MemoryLimit | None) -> Check:
     """limit: of the container or service."""
     share = CacheConfig().memory_fraction
-    is_limited = backend != "cuda" and limit is not None and limit.left_bytes <= memory_bytes
+    is_limited = backend != "cuda" and limit is not None
     within = f" of the {limit.limit_bytes / 1e9:.1f} GB of this container or service" if limit and is_limited else ""
     found = f"{memory_bytes / 1e9:.1f} GB free{within}; serve takes {share:.0%} of it for weights and K/V "
     found += "(--memory-fraction)"
