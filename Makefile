@@ -158,11 +158,12 @@ build: $(INSTALLED)  ## wheel and sdist into dist/
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build -d dist
 
-release-check: build $(RELEASE)/.installed  ## set up if needed, then look at wheel, sdist and Dockerfiles
-	@echo "==> twine, check-wheel-contents, hadolint"
+release-check: build $(RELEASE)/.installed  ## set up if needed, then look at wheel, sdist, Dockerfiles and compose files
+	@echo "==> twine, check-wheel-contents, hadolint, check-jsonschema"
 	@$(RELEASE)/bin/twine check --strict dist/*
 	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
 	@$(RELEASE)/bin/hadolint packaging/docker/*.Dockerfile && echo "Dockerfiles: nothing to say"
+	@$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.compose-spec packaging/docker/compose*.yaml
 
 docs: $(DOCS)/.installed  ## set up if needed, then build the site of the documentation into site/, links checked
 	@$(MKDOCS) build --strict

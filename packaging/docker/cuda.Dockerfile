@@ -22,19 +22,20 @@ RUN groupadd --gid 10001 anllm \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/cache/anllm --shell /usr/sbin/nologin anllm \
  && install --directory --owner=10001 --group=10001 /var/cache/anllm
 COPY --from=build /opt/anllm /opt/anllm
+COPY packaging/docker/health.py /opt/anllm/health.py
 ENV PATH=/opt/anllm/bin:$PATH \
     HF_HOME=/var/cache/anllm/huggingface \
     XDG_CACHE_HOME=/var/cache \
     PIP_NO_CACHE_DIR=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     ANLLM_SERVE_HOST=0.0.0.0 \
+    ANLLM_SERVE_DRAIN_TIMEOUT=7 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 WORKDIR /var/cache/anllm
 VOLUME /var/cache/anllm
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --start-interval=2s --retries=3 \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python", "-I", "/opt/anllm/health.py"]
 ENTRYPOINT ["anllm"]
 CMD ["serve"]

@@ -16,8 +16,7 @@ class Anllm < Formula
     %w[pip build macos].each { |lock| system(*pip, "--require-hashes", "-r", "locks/#{lock}.txt") }
     system(*pip, "--no-index", "--no-deps", "--no-build-isolation", ".")
     bin.install_symlink libexec/"bin/anllm"
-    (bash_completion/"anllm").write Utils.safe_popen_read({ "_ANLLM_COMPLETE" => "bash_source" }, bin/"anllm")
-    (zsh_completion/"_anllm").write Utils.safe_popen_read({ "_ANLLM_COMPLETE" => "zsh_source" }, bin/"anllm")
+    generate_completions_from_executable(bin/"anllm", shell_parameter_format: :click)
   end
 
   service do

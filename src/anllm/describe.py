@@ -17,6 +17,7 @@ from anllm.launch import output_format
 from anllm.parsers.choose import OutputFormat
 from anllm.parsers.reasoning.table import HARMONY_NAME
 from anllm.runner.build import inspect_model
+from anllm.runner.kernel_cache import kernels_kept
 from anllm.store.cache import cache_folder
 from anllm.store.inventory import stored_weights
 from anllm.store.progress import Progress
@@ -92,8 +93,13 @@ def describe(source: ModelSource, config: ModelConfig, progress: Progress) -> De
         tools=form.tools.name if template is not None else None,
         reasoning=_reasoning_name(form),
         sampling=load_sampling_defaults(folder),
-        inspection=inspect_model(folder, config, cache_folder(None)),
+        inspection=_inspect(folder, config, cache_folder(None)),
     )
+
+
+def _inspect(folder: Path, config: ModelConfig, cache: Path) -> Inspection:
+    with kernels_kept(cache):
+        return inspect_model(folder, config, cache)
 
 
 def _reasoning_name(form: OutputFormat) -> str | None:

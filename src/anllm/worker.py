@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from anllm.core.events import EngineInfo
+from anllm.core.events import EngineInfo, LoadProgress
+from anllm.core.step import Runner
 from anllm.engine.loop import MakeMasks
 from anllm.engine.process import serve_socket
 from anllm.logs import LogFormat, configure
 from anllm.runner.build import RunnerSettings, build_runner
+from anllm.runner.kernel_cache import kernels_kept
 from anllm.store.cache import cache_folder
 from anllm.store.progress import can_draw_on
 from anllm.structured.state import MaskComputer
@@ -38,13 +40,15 @@ def main(settings_text: str, log_level: str, log_format: str, address: str) -> i
     """Runs until the parent is gone; returns the exit code."""
     configure(log_level, LogFormat(log_format), "engine", beside_bars=can_draw_on(sys.stderr))
     hide_torch()
-    settings = decode_settings(settings_text)
-    return serve_socket(
-        address,
-        settings.scheduler,
-        lambda on_progress: build_runner(settings, cache_folder(None), on_progress),
-        mask_maker(lambda: load_tokenizer(settings.folder)),
-    )
+    settings, cache = decode_settings(settings_text), cache_folder(None)
+    with kernels_kept(cache) as keep_kernels:
+
+        def build(on_progress: Callable[[LoadProgress], None]) -> Runner:
+            runner = build_runner(settings, cache, on_progress)
+            keep_kernels()
+            return runner
+
+        return serve_socket(address, settings.scheduler, build, mask_maker(lambda: load_tokenizer(settings.folder)))
 
 
 def hide_torch() -> None:

@@ -22,8 +22,12 @@ def test_each_shell_gets_its_code_and_where_to_put_it(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
     assert result.exit_code == 0, result.output
     assert "_ANLLM_COMPLETE" in result.output
-    assert result.output.startswith("# ")
-    assert f"anllm completion {shell}" in result.output.splitlines()[0]
+    assert result.output.splitlines()[-1].startswith("# ")
+    assert f"anllm completion {shell}" in result.output.splitlines()[-1]
+
+
+def test_zsh_finds_it_as_a_file_of_its_functions_path() -> None:
+    assert CliRunner().invoke(main, ["completion", "zsh"]).output.startswith("#compdef anllm\n")
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,13 @@ def test_version() -> None:
     assert run("--version").output == f"anllm, version {anllm.__version__}\n"
 
 
+def test_the_package_is_a_program_too() -> None:
+    command = [sys.executable, "-m", "anllm", "--version"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout == f"anllm, version {anllm.__version__}\n"
+
+
 # -- the Config --------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ COMMANDS = {
     r"OPENAI_API_BASE_URL=\S+ OPENAI_API_KEY=none open-webui ": "another program; tried by hand, in a browser",
     r"cn --config |pi --provider ": "run by `make test-clients`, in an environment of its own",
     r"mlx_lm\.server |OLLAMA_\w+=\d+ ollama |llama-server |vllm ": "another server, shown to be replaced",
-    r"docker ": "needs Docker's daemon; tests/packaging tries the parts of the images",
+    r"(MODEL=\S+ )?docker ": "needs Docker's daemon; tests/packaging tries the parts of the images",
     r"sudo (apt-get|install|cp|systemctl) |journalctl ": "changes the machine; see tests/packaging",
     r"launchctl |tail -f ~/Library": "needs a Mac; tests/packaging reads the file as launchd does",
     r"brew |cp packaging/homebrew|HOMEBREW_ANLLM_CLONE=": "needs Homebrew",

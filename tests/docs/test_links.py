@@ -16,7 +16,8 @@ FLAGS_OF_OTHER_PROGRAMS = {
     *("--help", "--version"),  # click
     *("--decode-concurrency", "--prompt-concurrency"),  # mlx_lm.server
     *("--apply_chat_template", "--batch_size", "--include_path", "--model_args", "--tasks"),  # lm_eval
-    *("--build-arg", "--cpus", "--memory", "--no-healthcheck", "--read-only", "--timeout", "--tmpfs"),  # docker
+    *("--build-arg", "--cap-drop", "--cpus", "--format", "--memory", "--no-healthcheck"),  # docker
+    *("--read-only", "--timeout", "--user"),  # docker
     "--repository",  # brew
     *("--auto-approve", "--yolo"),  # cline, qwen
     *(

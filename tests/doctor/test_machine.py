@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from anllm.doctor.check import Check, Status
-from anllm.doctor.machine import check_machine, probe_command, run_probe
+from anllm.doctor.machine import check_machine, check_memory, check_processors, probe_command, run_probe
+from anllm.limits import MemoryLimit
 from anllm.runner.blas import STOCK
 
 GOOD = {"name": "attention", "works": True, "difference": 1e-7, "is_needed": True, "reason": ""}
@@ -50,6 +53,35 @@ def test_all_is_well() -> None:
     found = checks(make_probe(), "cc", "g++")
     assert {check.status for check in found.values()} == {Status.OK}
     assert found["BLAS"].found == "OpenBLAS, 99 GFLOP/s"
+
+
+def test_memory_of_a_container_is_told_as_its_own() -> None:
+    limit = MemoryLimit(2 << 30, 1 << 30)
+    found = check_memory(1 << 30, "cpu", limit)
+    assert found.status is Status.WARNING
+    assert "1.1 GB free of the 2.1 GB of this container or service" in found.found
+    assert "docker run --memory" in found.fix
+    assert "of the" not in check_memory(8 << 30, "cuda", limit).found.split(";")[0], "a GPU has memory of its own"
+    assert "end other programs" in check_memory(1 << 30, "cpu", None).fix
+
+
+def test_processors_are_those_that_may_be_used() -> None:
+    assert check_processors(8, 8).found == "8"
+    assert check_processors(2, 64).found.startswith("2 of 64, by the limits of")
+
+
+@pytest.mark.mlx
+@pytest.mark.skipif(sys.platform != "linux", reason="MLX runs a compiler on Linux alone")
+def test_a_compiler_that_does_not_work_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlx.core", reason="MLX has no backend here")
+    (tmp_path / "g++").write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho no linker; exit 1\n')
+    (tmp_path / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = run_probe(probe_command())
+    (test,) = (test for test in found["self_tests"] if test["name"] == "compiled functions")
+    assert not test["works"] and "no linker" in test["reason"]
+    assert all(check.status is not Status.PROBLEM for check in check_machine(found))
 
 
 def test_without_mlx_it_is_a_problem() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -52,6 +53,11 @@ def test_a_missing_or_old_package_is_named_with_the_command() -> None:
     assert check.fix == f"{sys.executable} -m pip install 'click>=8.2'"
     assert check_versions(wanted, {"click": "8.2", "some-package": "2"}).status is Status.OK
     assert "some-package is missing" in check_versions(["some-package"], {}).found
+
+
+def test_where_there_is_no_pip_uv_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert check_versions(["click>=8.2"], {}).fix == f"UV_PYTHON={sys.executable} uv pip install 'click>=8.2'"
 
 
 def test_one_backend_is_right_and_none_or_two_are_not() -> None:

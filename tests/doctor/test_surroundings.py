@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +54,17 @@ def test_a_folder_that_can_not_be_written_to_is_a_problem(tmp_path: Path, monkey
     found = check_disk("cache", tmp_path / "a", "HF_HOME")
     assert found.status is Status.PROBLEM
     assert "HF_HOME" in found.fix
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a CPU's kernels are compiled on Linux alone")
+def test_a_cache_that_nothing_may_be_executed_from_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = os.ST_NOEXEC
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_flag=flags, f_bavail=9, f_frsize=9, f_blocks=9, f_bfree=9)
+    )
+    found = check_disk("cache", tmp_path, "XDG_CACHE_HOME", holds_programs=True)
+    assert found.status is Status.WARNING and "noexec" in found.found and "ExecPaths=" in found.fix
+    assert "noexec" not in check_disk("hub", tmp_path, "HF_HOME").found, "models are not executed"
 
 
 def test_the_hub_is_tried_and_settings_are_shown_without_secrets(listener: socket.socket) -> None:

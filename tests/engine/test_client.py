@@ -204,7 +204,10 @@ async def test_while_the_engine_loads_nothing_is_taken() -> None:
     ("error", "message"),
     [
         (ModelError("The folder has no weights."), "The folder has no weights."),
-        (OSError("what is this"), "The engine ended while it loaded the model."),
+        (
+            OSError("what is this"),
+            "While it loaded the model the engine ended with OSError('what is this'); the lines above tell more.",
+        ),
     ],
 )
 async def test_a_model_that_cant_be_loaded_is_told_by_start(error: Exception, message: str) -> None:

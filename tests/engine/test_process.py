@@ -232,7 +232,7 @@ async def test_a_refused_model_ends_the_child_with_code_1() -> None:
 
 async def test_a_child_that_crashes_while_it_loads_is_told_by_start(caplog: pytest.LogCaptureFixture) -> None:
     client = EngineClient(ProcessTransport(worker("crash")), SchedulerConfig())
-    with pytest.raises(ModelError, match="ended while it loaded the model"):
+    with pytest.raises(ModelError, match="While it loaded the model the engine ended by signal SIGKILL"):
         await client.start()
     assert "ended by signal SIGKILL" in caplog.text
 

@@ -122,7 +122,7 @@ async def test_the_engine_tells_what_it_is_first_and_then_what_it_does() -> None
     transport.send([Add(make_request(0, max_tokens=3))])
     await run.until(5)  # one of them tells that the prompt is begun
     await transport.close()
-    assert await run.task == End("closed")
+    assert await run.task == End("was closed")
     assert run.frames[0] == runner.info
     tokens = [t for frame in run.frames[1:] for event in frame.tokens for t in event.token_ids]  # type: ignore[union-attr]
     assert tokens == alone(make_request(0, max_tokens=3))[0]
@@ -143,7 +143,7 @@ async def test_a_second_run_starts_a_new_engine_without_the_old_commands() -> No
         await run.until(1)
         await transport.close()
         transport.send([Add(make_request(0))])
-        assert await run.task == End("closed")
+        assert await run.task == End("was closed")
     assert [len(runner.plans) for runner in runners] == [0, 0]
 
 
@@ -153,7 +153,7 @@ async def test_what_ends_the_engine_is_told() -> None:
         raise OSError("the disk is gone")
 
     run = Run(ThreadTransport(factory, SchedulerConfig()))
-    assert await run.task == End("OSError('the disk is gone')")
+    assert await run.task == End("ended with OSError('the disk is gone')")
     assert run.frames == []
 
 

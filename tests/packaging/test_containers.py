@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from anllm.cli.serve import serve
-from anllm.config import SchedulerConfig
+from anllm.config import SchedulerConfig, SecurityConfig
+from anllm.launch import DRAIN_SLACK_S
 from anllm.store.cache import cache_folder
+from anllm.store.resolve import EMBEDDED_NAME
 from fake_server import RealServer, make_runner
 from serving import Gate
 
 ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "packaging" / "docker" / "monitoring"
 DOCKERFILES = sorted((ROOT / "packaging" / "docker").glob("*.Dockerfile"))
 each_dockerfile = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 
@@ -40,6 +46,11 @@ def copied(path: Path) -> list[str]:
     return [source for line in lines for source in line[:-1]]
 
 
+def compose(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "packaging" / "docker" / name).read_text(encoding="utf-8"))
+    return found
+
+
 def environment(path: Path) -> dict[str, str]:
     return dict(pair.split("=", 1) for line in arguments_of(path, "ENV") for pair in line.split())
 
@@ -47,6 +58,12 @@ def environment(path: Path) -> dict[str, str]:
 def health_check(path: Path) -> list[str]:
     command: list[str] = json.loads(arguments_of(path, "HEALTHCHECK")[0].split(" CMD ")[1])
     return command
+
+
+def file_in_image(path: Path, name: str) -> Path:
+    """What is copied to this place of the image."""
+    sources = {line.split()[-1]: line.split()[0] for line in arguments_of(path, "COPY")}
+    return ROOT / sources[name]
 
 
 def test_there_is_one_for_each_kind_of_linux() -> None:
@@ -59,7 +76,7 @@ def test_what_is_copied_is_there_and_not_ignored(path: Path) -> None:
     assert "*" in ignored
     for source in copied(path):
         assert (ROOT / source).exists(), source
-        assert f"!{source.split('/')[0]}" in ignored, source
+        assert {f"!{source.split('/')[0]}", f"!{source}"} & set(ignored), source
 
 
 @each_dockerfile
@@ -115,12 +132,14 @@ def test_its_settings_exist(path: Path) -> None:
 
 @each_dockerfile
 def test_the_health_check_tells_health(path: Path) -> None:
-    python, *arguments = health_check(path)
-    assert python == "python"
+    python, isolated, script = health_check(path)
+    assert (python, isolated) == ("python", "-I")
 
     def check(port: int) -> int:
-        command = [argument.replace(":8000/", f":{port}/") for argument in arguments]
-        return subprocess.run([sys.executable, *command], capture_output=True, check=False, timeout=100).returncode
+        """With a proxy in the environment, as Docker gives one to all containers where it is told so."""
+        environment = {**os.environ, "ANLLM_SERVE_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
+        command = [sys.executable, "-I", str(file_in_image(path, script))]
+        return subprocess.run(command, env=environment, capture_output=True, check=False, timeout=100).returncode
 
     gate = Gate()
     with RealServer(make_runner(before_run=gate), gate, SchedulerConfig()).running() as server:
@@ -128,3 +147,56 @@ def test_the_health_check_tells_health(path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert check(unused.getsockname()[1]) == 1
+
+
+@each_dockerfile
+def test_the_health_check_speaks_tls_where_the_server_does(path: Path, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=elsewhere", "-keyout", str(key)]
+    subprocess.run([*make, "-out", str(certificate)], check=True, capture_output=True, timeout=100)
+    security = SecurityConfig(ssl_certfile=str(certificate), ssl_keyfile=str(key))
+    gate = Gate()
+    with RealServer(make_runner(before_run=gate), gate, SchedulerConfig(), security=security).running() as server:
+        variables = {"ANLLM_SERVE_PORT": str(server.port), "ANLLM_SERVE_SSL_CERTFILE": str(certificate)}
+        command = [sys.executable, "-I", str(file_in_image(path, health_check(path)[-1]))]
+        subprocess.run(command, env={**os.environ, **variables}, check=True, timeout=100)
+
+
+@each_dockerfile
+def test_the_health_check_has_options_that_older_builders_know(path: Path) -> None:
+    """--start-interval, say, is none to Docker before 25 and to the Podman of Debian 12."""
+    options = set(re.findall(r"--([a-z-]+)=", arguments_of(path, "HEALTHCHECK")[0]))
+    assert options <= {"interval", "timeout", "start-period", "retries"}
+
+
+@each_dockerfile
+def test_a_plain_stop_lets_the_server_drain(path: Path) -> None:
+    """`docker stop` kills after ten seconds; errors and ends of streams must have gone out by then."""
+    assert int(environment(path)["ANLLM_SERVE_DRAIN_TIMEOUT"]) + DRAIN_SLACK_S < 10
+
+
+def test_compose_serves_with_the_images_and_lets_them_drain() -> None:
+    plain, cuda = (compose(name)["services"]["anllm"] for name in ("compose.yaml", "compose.cuda.yaml"))
+    for service, path in zip((plain, cuda), DOCKERFILES, strict=True):
+        assert service["build"]["dockerfile"] == str(path.relative_to(ROOT))
+    assert (ROOT / "packaging" / "docker" / plain["build"]["context"]).resolve() == ROOT
+    drain = dict(line.split("=") for line in plain["environment"] if "=" in line)["ANLLM_SERVE_DRAIN_TIMEOUT"]
+    assert plain["stop_grace_period"] == "30s" and int(drain) + DRAIN_SLACK_S < 30
+    assert plain["command"] == f"serve ${{MODEL:-{EMBEDDED_NAME}}}"
+    assert all(port.startswith("127.0.0.1:") for port in plain["ports"]), "others come by keys and TLS"
+
+
+def test_compose_monitors_in_a_profile_with_the_projects_dashboard() -> None:
+    found = compose("compose.yaml")
+    others = {name: service for name, service in found["services"].items() if name != "anllm"}
+    assert others.keys() == {"prometheus", "grafana"}
+    assert all(service["profiles"] == ["monitoring"] for service in others.values())
+    (scrape,) = yaml.safe_load(found["configs"]["prometheus"]["content"])["scrape_configs"]
+    assert scrape["static_configs"] == [{"targets": ["anllm:8000"]}]
+    mounts = [mount.split(":")[:2] for mount in others["grafana"]["volumes"]]
+    assert all((ROOT / "packaging" / "docker" / source).exists() for source, _ in mounts)
+    places = {Path(target).parent for source, target in mounts if source.endswith("docs/grafana/anllm.json")}
+    (provider,) = yaml.safe_load((MONITORING / "dashboards.yaml").read_text(encoding="utf-8"))["providers"]
+    assert places == {Path(provider["options"]["path"])}
+    (source,) = yaml.safe_load((MONITORING / "datasource.yaml").read_text(encoding="utf-8"))["datasources"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")

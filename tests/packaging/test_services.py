@@ -50,6 +50,16 @@ def test_systemd_gives_it_no_more_than_it_needs() -> None:
     assert unit("CacheDirectory") == ["anllm"]
 
 
+def test_systemd_lets_it_load_what_it_compiles() -> None:
+    """A dynamic user's folders are mounted noexec: then the library of products can't be loaded, and each token takes
+    ten times as long."""
+    assert unit("DynamicUser") == ["yes"] and unit("ExecPaths") == [f"%C/{unit('CacheDirectory')[0]}"]
+
+
+def test_systemd_does_not_try_again_what_is_written_wrong() -> None:
+    assert run_command("serve", "--port", "none").returncode == int(unit("RestartPreventExitStatus")[0])
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
 def test_systemd_finds_no_fault(tmp_path: Path) -> None:
     checked = tmp_path / "anllm.service"
@@ -79,6 +89,10 @@ def test_homebrew_names_locks_that_are_there() -> None:
     locks = re.findall(r"%w\[(.*?)\]", FORMULA)[0].split()
     assert locks == ["pip", "build", "macos"]
     assert all((ROOT / "locks" / f"{lock}.txt").exists() for lock in locks)
+
+
+def test_homebrew_asks_for_completions_as_click_gives_them() -> None:
+    assert 'generate_completions_from_executable(bin/"anllm", shell_parameter_format: :click)' in FORMULA
 
 
 def test_homebrew_tests_for_what_is_said() -> None:

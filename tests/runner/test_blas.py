@@ -119,6 +119,17 @@ def test_a_blas_that_computes_wrong_is_found_out(tmp_path: Path) -> None:
     assert lines[1][1].startswith("The BLAS in use (made.so) computes wrong products")
 
 
+@needs_compiler
+def test_a_native_library_that_can_not_be_loaded_is_left_out(tmp_path: Path) -> None:
+    """Half a file, or a cache that nothing may be executed from."""
+    run("", tmp_path)
+    (library,) = (tmp_path / "blas").glob("*.so")
+    library.write_text("half")
+    ((_, name, _),), log = run("", tmp_path)
+    assert name != "OpenBLAS of NumPy"  # which only our library can reach
+    assert "the native library can't be loaded" in log
+
+
 @needs_numpys_openblas
 def test_numpys_openblas_is_built_once_and_reused_without_a_compiler(tmp_path: Path) -> None:
     first, log = run("", tmp_path, then=MULTIPLY)

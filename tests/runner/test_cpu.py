@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from anllm import limits
+from anllm.limits import MemoryLimit
 from anllm.runner.backends import cpu
-from anllm.runner.backends.cpu import best_thread_count, cpu_quota, thread_counts
+from anllm.runner.backends.cpu import best_thread_count, thread_counts
 
 pytestmark = pytest.mark.mlx
 
@@ -30,24 +33,57 @@ def test_the_most_threads_that_are_not_clearly_slower(speeds: dict[int, float], 
     assert best_thread_count(speeds) == best
 
 
+@pytest.mark.parametrize(("processors", "tried"), [(12, [1, 2, 4, 8, 12]), (3, [1, 2, 3]), (1, [1])])
+def test_threads_are_tried_up_to_what_the_container_gives(
+    processors: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "processors", lambda: processors)
+    assert thread_counts() == tried
+
+
+@pytest.mark.parametrize(("limit", "left"), [(None, 10 << 30), (MemoryLimit(4 << 30, 3 << 30), 3 << 30)])
+def test_memory_is_what_the_machine_and_the_container_have_left(
+    limit: MemoryLimit | None, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "memory_limit", lambda: limit)
+    monkeypatch.setattr(cpu.Path, "read_text", lambda file: f"MemAvailable: {10 << 20} kB")
+    assert cpu.available_memory() == left
+
+
+COMPILE = """
+import logging
+logging.basicConfig(level=logging.WARNING)
+from anllm.runner.backends.cpu import compile_fault
+print(bool(compile_fault()))
+"""
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="MLX runs a compiler on Linux alone")
 @pytest.mark.parametrize(
-    ("text", "quota"),
-    [("200000 100000\n", 2), ("150000 100000\n", 1), ("50000 100000\n", 0), ("max 100000\n", 1 << 20)],
+    ("script", "has_folder"),
+    [
+        ("echo broken; exit 1", True),
+        ('while [ "$1" != -o ]; do shift; done; echo half > "$2"', True),
+        ("exit 1", False),
+    ],
+    ids=["a compiler that fails", "half a library", "no folder for what it writes"],
 )
-def test_the_containers_share_of_time_is_read(tmp_path: Path, text: str, quota: int) -> None:
-    (tmp_path / "cpu.max").write_text(text)
-    assert cpu_quota(tmp_path / "cpu.max") == quota
-    assert cpu_quota(tmp_path / "absent") == 1 << 20
-
-
-def test_threads_are_tried_up_to_what_the_container_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
-    monkeypatch.setattr(cpu, "CGROUP_QUOTA", tmp_path / "cpu.max")
-    assert thread_counts() == [1, 2, 4, 8, 12]
-    (tmp_path / "cpu.max").write_text("300000 100000")
-    assert thread_counts() == [1, 2, 3]
-    (tmp_path / "cpu.max").write_text("50000 100000")
-    assert thread_counts() == [1]
+def test_where_mlx_can_not_compile_it_is_told_and_plain_functions_are_used(
+    tmp_path: Path, script: str, has_folder: bool
+) -> None:
+    """Else the engine would end at its first kernel: in a container whose /tmp is read-only or may not be executed
+    from, and beside a compiler that is not whole."""
+    compiler = tmp_path / "bin" / "g++"
+    compiler.parent.mkdir()
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n{script}\n')
+    compiler.chmod(0o755)
+    if not has_folder:
+        (tmp_path / "mlx").write_text("in the way")
+    path = os.pathsep.join([str(compiler.parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    assert "MLX can't compile kernels here" in done.stderr
 
 
 FAULTS = """

@@ -242,7 +242,7 @@ def test_it_is_built_once_for_each_processor(tmp_path: Path, monkeypatch: pytest
     first = build_library(tmp_path / "cache")
     assert build_library(tmp_path / "cache") == first is not None
     assert len(log.read_text().splitlines()) == 1
-    monkeypatch.setattr(module, "_processor", lambda: "another one")
+    monkeypatch.setattr(module, "processor_key", lambda: "another one")
     assert build_library(tmp_path / "cache") not in (None, first)
 
 
@@ -254,3 +254,9 @@ def test_a_compiler_that_does_not_know_the_processor_builds_for_any(
     built = build_library(tmp_path / "cache")
     assert built is not None
     assert built.read_text() == "made\n"
+
+
+def test_a_cache_that_can_not_be_written_to_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "blas").write_text("in the way")  # no folder, whoever asks: permissions are none to root
+    assert build_library(tmp_path) is None
+    assert "can't be kept in" in caplog.text

@@ -233,6 +233,29 @@ async def test_two_apps_count_apart() -> None:
     assert (await page(other))("vllm:generation_tokens_total") == 0
 
 
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+        "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;"
+        "escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+        "application/openmetrics-text;version=1.0.0;escaping=underscores;q=0.6,text/plain;version=0.0.4;q=0.5",
+        "text/plain;version=1.0.0;escaping=underscores;q=0.6",
+    ],
+    ids=["Prometheus 2", "Prometheus 3", "escaped by underscores", "text, escaped"],
+)
+async def test_names_are_the_same_whoever_scrapes(server: Server, accept: str) -> None:
+    def names(page: str) -> set[str]:
+        found = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if line and line[0] != "#"}
+        return {name.removesuffix("_created") for name in found}
+
+    plain = names((await server.http.get("/metrics")).text)
+    scraped = names((await server.http.get("/metrics", headers={"accept": accept})).text)
+    assert "vllm:num_requests_running" in scraped
+    assert scraped == plain
+
+
 async def test_openmetrics_for_who_asks_for_it(server: Server) -> None:
     await server.chat()
     headers = {"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"}

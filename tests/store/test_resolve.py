@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -113,8 +114,25 @@ def test_a_disk_that_is_full_is_one_clear_sentence_and_leaves_nothing(make_gguf,
 def test_a_cache_that_cannot_be_written_is_one_clear_sentence(make_gguf, progress, tmp_path):
     path, _ = make_gguf()
     (tmp_path / "cache").write_text("a file where a folder should be")
-    with pytest.raises(ModelError, match="Model tiny can't be stored in the cache"):
+    with pytest.raises(ModelError) as refusal:
         fetch(parse_source(str(path)), progress, root=tmp_path / "cache")
+    assert refusal.value.message.startswith(f"Model tiny can't be stored, since {tmp_path / 'cache'}")
+    assert "room" not in refusal.value.message
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_folder_that_belongs_to_somebody_else_is_not_called_full(make_gguf, progress, tmp_path, monkeypatch, number):
+    def refuse(self, *arguments, **named):
+        raise OSError(number, os.strerror(number), str(self))
+
+    path, _ = make_gguf()
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(ModelError) as refusal:
+        fetch(parse_source(str(path)), progress, root=tmp_path / "cache")
+    assert refusal.value.message == (
+        f"Model tiny can't be stored, since {tmp_path / 'cache' / 'gguf'} can't be written to ({os.strerror(number)}). "
+        "Give the folder to the user that anllm runs as, or set XDG_CACHE_HOME to another one."
+    )
 
 
 def test_parsing_a_name_imports_nothing_heavy():

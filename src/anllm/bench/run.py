@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +18,7 @@ from anllm.bench.sender import Sent, Share, Tally, send_in_process
 from anllm.client.address import Address
 from anllm.client.plain import PlainClient
 from anllm.errors import ConfigError, RemoteError
+from anllm.limits import processors
 
 STREAMS_OF_A_PROCESS = 128
 WARM_UP_TOKENS = 8
@@ -54,7 +54,7 @@ class Settings:
         streams = point.concurrency or STREAMS_OF_A_PROCESS
         if self.num_processes is not None:
             return min(self.num_processes, streams)
-        return max(1, min((os.cpu_count() or 1) // 2, -(-streams // STREAMS_OF_A_PROCESS)))
+        return max(1, min(processors() // 2, -(-streams // STREAMS_OF_A_PROCESS)))
 
 
 class Bench:

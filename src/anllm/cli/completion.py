@@ -30,5 +30,6 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
+    # The code first: zsh takes a file of its functions' path for a completion by its first line, "#compdef anllm".
+    click.echo(found(main, {}, "anllm", "_ANLLM_COMPLETE").source().strip())
     click.echo(f"# {WHERE[shell]}")
-    click.echo(found(main, {}, "anllm", "_ANLLM_COMPLETE").source())

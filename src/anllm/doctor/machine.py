@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -10,10 +11,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from anllm import limits
 from anllm.config import CacheConfig
 from anllm.doctor.check import Check, ok, problem, warning
 from anllm.doctor.packages import CUDA_12, install_mlx, pip
+from anllm.limits import MemoryLimit
 from anllm.runner.blas import STOCK
+from anllm.runner.build import runs_on_cpu
 from anllm.runner.native_library import COMPILERS
 from anllm.store.cache import cache_folder
 
@@ -44,15 +48,20 @@ def check_machine(probe: Mapping[str, Any], which: Which = shutil.which) -> Iter
     """probe: what run_probe() found."""
     if "error" in probe:
         yield problem(
-            "MLX", str(probe["error"]), "mend the MLX backend above, or the driver: nvidia-smi must list the GPU"
+            "MLX",
+            str(probe["error"]),
+            "mend the MLX backend above, or the driver: nvidia-smi must list the GPU, in a container too",
         )
     else:
         yield ok("MLX", " ".join(filter(None, (f"backend {probe['backend']}", probe["device"]))))
-        yield check_memory(int(probe["memory_bytes"]), str(probe["backend"]))
+        limit = limits.memory_limit()
+        yield check_memory(int(probe["memory_bytes"]), str(probe["backend"]), limit)
+        if probe["backend"] == "cpu":
+            yield check_processors(limits.processors(), os.cpu_count() or 1)
         yield from check_self_tests(probe["self_tests"])
         if probe["backend"] == "cpu":
             yield check_blas(str(probe["blas"]))
-    if platform.system() == "Linux" and probe.get("backend", "cpu") == "cpu":
+    if platform.system() == "Linux" and (runs_on_cpu() if "error" in probe else probe["backend"] == "cpu"):
         yield check_compiler(which)
         if which("nvidia-smi") is not None and "error" not in probe:
             yield warning(
@@ -62,13 +71,28 @@ def check_machine(probe: Mapping[str, Any], which: Which = shutil.which) -> Iter
             )
 
 
-def check_memory(memory_bytes: int, backend: str) -> Check:
+def check_memory(memory_bytes: int, backend: str, limit: MemoryLimit | None) -> Check:
+    """limit: of the container or service."""
     share = CacheConfig().memory_fraction
-    found = f"{memory_bytes / 1e9:.1f} GB free; serve takes {share:.0%} of it for weights and K/V (--memory-fraction)"
+    is_limited = backend != "cuda" and limit is not None
+    within = f" of the {limit.limit_bytes / 1e9:.1f} GB of this container or service" if limit and is_limited else ""
+    found = f"{memory_bytes / 1e9:.1f} GB free{within}; serve takes {share:.0%} of it for weights and K/V "
+    found += "(--memory-fraction)"
+    if memory_bytes < FEW_BYTES and is_limited:
+        return warning(
+            "memory",
+            found,
+            "give it more (docker run --memory, MemoryMax= of systemd); 'anllm info MODEL' tells what a model needs",
+        )
     if memory_bytes < FEW_BYTES:
         whose = "the GPU" if backend == "cuda" else "this machine"
         return warning("memory", found, f"end other programs on {whose}; 'anllm info MODEL' tells what a model needs")
     return ok("memory", found)
+
+
+def check_processors(usable: int, present: int) -> Check:
+    shown = f"{usable} of {present}, by the limits of this container, service or process" if usable < present else ""
+    return ok("processors", shown or str(usable))
 
 
 def check_blas(found: str) -> Check:

@@ -119,5 +119,7 @@ def install_mlx(backend: str) -> str:
 
 
 def pip() -> str:
-    """How pip of this environment is called."""
+    """How pip of this environment is called; those that uv makes have none."""
+    if importlib.util.find_spec("pip") is None:
+        return f"UV_PYTHON={sys.executable} uv pip"
     return f"{sys.executable} -m pip"

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import socket
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,7 +37,7 @@ def check_surroundings(environment: Mapping[str, str], known_variables: Collecti
     port = environment.get("ANLLM_SERVE_PORT", "")
     yield check_port(config.host, int(port) if port.isdigit() else config.port)
     yield check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield check_disk("cache folder", cache_folder(None), "XDG_CACHE_HOME")
+    yield check_disk("cache folder", cache_folder(None), "XDG_CACHE_HOME", holds_programs=True)
     yield check_disk("hub's cache", Path(constants.HF_HUB_CACHE), "HF_HOME")
     yield check_network(constants.ENDPOINT, constants.HF_HUB_OFFLINE, environment)
     yield check_variables(environment, known_variables)
@@ -73,14 +74,20 @@ def check_open_files(limit: int) -> Check:
     return ok("open files", f"at most {limit}" if limit != resource.RLIM_INFINITY else "no limit")
 
 
-def check_disk(name: str, folder: Path, variable: str) -> Check:
-    """Whether the folder can be written to, and what room there is."""
+def check_disk(name: str, folder: Path, variable: str, *, holds_programs: bool = False) -> Check:
+    """Whether the folder can be written to, whether what is compiled into it can be loaded, and what room there is."""
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
     if not os.access(place, os.W_OK | os.X_OK):
         return problem(
             name, f"{folder} can't be written to", f"chown it to yourself, or set {variable} to another folder"
+        )
+    if holds_programs and sys.platform == "linux" and os.statvfs(place).f_flag & os.ST_NOEXEC:
+        return warning(
+            name,
+            f"{folder} is mounted noexec: what is compiled there can't be loaded, and a CPU takes ten times as long",
+            f"mount it without noexec (systemd: ExecPaths=), or set {variable} to another folder",
         )
     free = shutil.disk_usage(place).free
     found = f"{folder}, {free / 1e9:.0f} GB free"

@@ -122,7 +122,8 @@ class EngineClient:
         self._running = asyncio.create_task(self._keep_running())
         await self._settled.wait()
         if self.info is None:
-            raise ModelError(self._load_error or "The engine ended while it loaded the model.")
+            ended = f"While it loaded the model the engine {self.end_reason}; the lines above tell more."
+            raise ModelError(self._load_error or ended)
         return self.info
 
     async def wait_closed(self) -> None:

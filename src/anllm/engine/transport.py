@@ -96,10 +96,10 @@ class ThreadTransport:
         def work() -> None:
             try:
                 serve_queue(self._runner_factory, self._config, self._inbox, emit, self._make_masks)
-                reason = "closed"
+                reason = "was closed"
             except Exception as error:  # the top of the engine's thread: nothing may end it unseen
                 logger.exception("the engine ended")
-                reason = repr(error)
+                reason = f"ended with {error!r}"
             event_loop.call_soon_threadsafe(ended.set_result, reason)
 
         threading.Thread(target=work, name="anllm-engine", daemon=True).start()

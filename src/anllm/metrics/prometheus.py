@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 
 import anllm
 from anllm.core.events import EngineInfo
@@ -48,6 +50,10 @@ class Exposition:
     def page(self, accept: str) -> tuple[bytes, str]:
         """The text and its content type, in the format that an Accept header asks for."""
         encode, content_type = choose_encoder(accept)
+        if isinstance(encode, partial):
+            # Our names are valid in every way of escaping, but the library's writer of OpenMetrics takes the colon out
+            # of them, unless it is told to leave them as they are.
+            encode = partial(encode, escaping=ALLOWUTF8)
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Metric]:

@@ -84,7 +84,7 @@ def load_blas(path: str | None, cache_folder: Path) -> Blas:
 def _load_best(cache_folder: Path) -> Blas:
     if platform.system() != "Linux":
         return Blas("Accelerate" if platform.system() == "Darwin" else "as installed")
-    native = build_library(cache_folder)
+    native = _native(cache_folder)
     for find in (_numpy_openblas, _system_openblas, _mkl):
         library = find()
         if library is not None and (native is not None or library.names == PLAIN_NAMES):
@@ -101,13 +101,25 @@ def _load_given(path: str, cache_folder: Path) -> Blas:
     names = _names(handle)
     if names is None:
         raise ConfigError(f"blas: {path!r} is no BLAS: it has no cblas_sgemm.")
-    native = build_library(cache_folder) if platform.system() == "Linux" else None
+    native = _native(cache_folder) if platform.system() == "Linux" else None
     if native is None and names != PLAIN_NAMES:
         raise ConfigError(
             f"blas: {path!r} calls its functions {names[0]}cblas_…{names[1]}, which takes a C compiler (gcc)."
         )
     threads = _openblas_threads(handle) or _mkl_threads(handle)
     return _put_before_mlx(_Library(Path(path).name, path, handle, names, threads), native)
+
+
+def _native(cache_folder: Path) -> Path | None:
+    """Our library, if it can be built and loaded here."""
+    file = build_library(cache_folder)
+    try:
+        if file is not None:
+            ctypes.CDLL(str(file))
+    except OSError as error:  # half of a file; a file system that nothing may be executed from
+        logger.warning("the native library can't be loaded (%s)", error)
+        return None
+    return file
 
 
 def _put_before_mlx(library: _Library, native: Path | None) -> Blas:

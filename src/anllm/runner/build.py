@@ -23,6 +23,10 @@ NO_BACKEND = (
     "MLX has no backend here. Install one: pip install 'mlx[cpu]', or with an NVIDIA GPU 'mlx[cuda13]' or "
     "'mlx[cuda12]'; 'anllm doctor' tells which."
 )
+NO_DRIVER = (
+    "MLX is the build for NVIDIA GPUs, and finds no driver here. Install NVIDIA's driver, so that nvidia-smi lists the "
+    "GPU; a container must be given the GPU: docker run --gpus all."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def mlx_ready(model: ModelConfig, cache_folder: Path) -> Iterator[Blas]:
         try:
             import mlx.core  # noqa: F401 - the one place where its absence can be told apart
         except ImportError as error:
-            raise ConfigError(f"{NO_BACKEND} ({error})") from error
+            raise ConfigError(f"{NO_DRIVER if 'libcuda' in str(error) else NO_BACKEND} ({error})") from error
         yield blas
 
 

@@ -65,15 +65,24 @@ class NativeLibrary:
 
 
 def build_library(cache_folder: Path) -> Path | None:
-    """The library for this processor, from the cache or by the C compiler; None without one."""
+    """The library for this processor, from the cache or by the C compiler; None where it can't be built or kept."""
     sources = b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir()))
-    key = hashlib.sha256(sources + repr(FLAGS).encode() + _processor().encode()).hexdigest()[:16]
+    key = hashlib.sha256(sources + repr(FLAGS).encode() + processor_key().encode()).hexdigest()[:16]
     target = cache_folder / "blas" / f"native-{key}.so"
     if target.exists():
         return target
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         return None
+    try:
+        return _build(compiler, target)
+    except OSError as error:
+        logger.warning("the native library can't be kept in %s (%s)", target.parent, error.strerror or error)
+        return None
+
+
+def _build(compiler: str, target: Path) -> Path | None:
+    """Raises OSError where target can't be written."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder, "native.so")
@@ -87,7 +96,7 @@ def build_library(cache_folder: Path) -> Path | None:
     return None
 
 
-def _processor() -> str:
+def processor_key() -> str:
     """What tells this processor from others that run the same programs; a home folder may be that of many machines."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()

@@ -5,6 +5,7 @@ Does not know what is built. Safe from several threads and processes at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -24,6 +25,11 @@ def cache_folder(root: Path | None) -> Path:
     # Path.home() reads, and no setting of anllm.
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "anllm"
+
+
+def may_not_write(error: OSError) -> bool:
+    """Whether it is for want of a right, or of the folder itself, and not of room."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> None:

@@ -9,11 +9,12 @@ import threading
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub import errors as hub_errors
 from tqdm import tqdm  # type: ignore[import-untyped] # it comes without types
 
 from anllm.errors import DownloadError, ModelError
+from anllm.store.cache import may_not_write
 from anllm.store.folder import check_folder
 from anllm.store.progress import Progress
 
@@ -113,6 +114,12 @@ def _explain(repo_id: str, error: Exception) -> str:
         return f"The hub refused model {repo_id} with HTTP status {error.response.status_code}: try again later."
     if isinstance(error, hub_errors.LocalEntryNotFoundError | _HTTPError):
         return f"Model {repo_id} is not in the cache and the hub can't be reached: check the network, or give a folder."
+    if isinstance(error, OSError) and may_not_write(error):
+        folder = error.filename or constants.HF_HUB_CACHE
+        return (
+            f"Model {repo_id} can't be stored, since {folder} can't be written to ({error.strerror}). Give the folder "
+            "to the user that anllm runs as, or set HF_HOME to another one."
+        )
     if isinstance(error, OSError) and error.strerror:
         return f"Model {repo_id} can't be stored ({error.strerror}): make room, or set HF_HOME to another folder."
     return f"The download of model {repo_id} broke off ({type(error).__name__}): try again."

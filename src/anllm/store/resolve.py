@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from anllm.errors import ModelError
-from anllm.store.cache import build_once, cache_folder
+from anllm.store.cache import build_once, cache_folder, may_not_write
 from anllm.store.folder import check_folder
 from anllm.store.progress import Progress
 
@@ -81,6 +81,12 @@ def fetch(source: ModelSource, progress: Progress, *, root: Path | None = None) 
         folder = _fetch(source, progress, cache_folder(root))
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__  # numpy has no strerror
+        if may_not_write(error):
+            there = error.filename or cache_folder(root)
+            raise ModelError(
+                f"Model {source.name} can't be stored, since {there} can't be written to ({reason}). Give the folder "
+                "to the user that anllm runs as, or set XDG_CACHE_HOME to another one."
+            ) from error
         free_gb = _free_gb(cache_folder(root))
         raise ModelError(
             f"Model {source.name} can't be stored in the cache ({reason}; {free_gb:.1f} GB are free there). Make room, "

@@ -6,7 +6,6 @@ compute, so that masks can be made beside the forward pass.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
+from anllm.limits import processors
 from anllm.structured.compile import compile_grammar, first_words
 from anllm.structured.vocabulary import Vocabulary
 
@@ -68,7 +68,7 @@ class MaskComputer:
         """num_threads: for masks; None is half of the processors, at most 8. Compiling has threads of its own. Building
         the vocabulary takes up to 0.5 s, when first used."""
         self._vocabulary = vocabulary
-        self._num_threads = num_threads or max(1, min(8, (os.cpu_count() or 2) // 2))
+        self._num_threads = num_threads or max(1, min(8, processors() // 2))
         self._executor: LLExecutor | None = None
         self._compilers = ThreadPoolExecutor(COMPILE_THREADS, thread_name_prefix="grammar")
         self._tokenizer: Future[LLTokenizer] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.utils import dequantize_model
 
+from anllm import limits
 from anllm.config import Weights
 from anllm.errors import ModelError
 from anllm.runner.arrays import flat_arrays
@@ -28,7 +28,7 @@ from anllm.runner.backends.cpu_checks import (
     check_weights,
     plain_layer,
 )
-from anllm.runner.backends.cpu_kernels import FastExpKernels
+from anllm.runner.backends.cpu_kernels import FastExpKernels, fast_exp
 from anllm.runner.backends.cpu_layers import quicken_layers, quicken_norms
 from anllm.runner.backends.cpu_memory import keep_freed_memory
 from anllm.runner.backends.cpu_weights import PackedLinear, pack_weights, transpose_linears
@@ -42,8 +42,6 @@ FLOAT32_SHARE = 0.7  # of the memory that float32 weights may take; the rest is 
 LITTLE_MORE = 1.05  # what is nearly all packed grows by norms alone
 CLEARLY_SLOWER = 0.6  # of the quickest speed
 WIDTH, HEIGHT = 576, 1536  # of a layer that is measured
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 class CpuBackend:
@@ -55,7 +53,8 @@ class CpuBackend:
 
     def __init__(self, blas: Blas) -> None:
         keep_freed_memory()
-        self._can_compile = shutil.which("g++") is not None  # which mx.compile runs
+        self.compile_fault = compile_fault()
+        self._can_compile = shutil.which("g++") is not None and not self.compile_fault
         if not self._can_compile:
             mx.disable_compile()
         self._native = blas.native
@@ -104,6 +103,19 @@ class CpuBackend:
         return available_memory()
 
 
+def compile_fault() -> str:
+    """Why mx.compile does not work although there is a compiler: it fails, or what it wrote can't be loaded."""
+    if shutil.which("g++") is None:
+        return ""
+    try:
+        mx.eval(fast_exp(mx.zeros((8,))))
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        logger.warning("MLX can't compile kernels here; slower ones are taken (%s)", reason)
+        return reason
+    return ""
+
+
 def bytes_as_float32(model: nn.Module) -> int:
     """Bytes of the model's weights once all that is not packed is float32."""
     size = 0
@@ -119,15 +131,11 @@ def bytes_as_float32(model: nn.Module) -> int:
 
 
 def available_memory() -> int:
-    """Bytes that this process may take: what is free now, inside the container's limit."""
+    """Bytes that this process may take: what is free now, on the machine and in the container or service."""
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    found = [int(meminfo["MemAvailable"].split()[0]) * 1024]
-    for file in CGROUP_LIMITS:
-        try:
-            found.append(int(file.read_text()))
-        except (OSError, ValueError):  # absent, or "max"
-            continue
-    return min(found)
+    free = int(meminfo["MemAvailable"].split()[0]) * 1024
+    limit = limits.memory_limit()
+    return free if limit is None else min(free, limit.left_bytes)
 
 
 def tune(blas: Blas, multiply: Callable[[mx.array], mx.array]) -> str:
@@ -169,19 +177,9 @@ def best_thread_count(speeds: Mapping[int, float]) -> int:
 
 
 def thread_counts() -> list[int]:
-    """1, 2, 4 … up to the processors that this process may use, by its affinity and its container's share of time."""
-    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = max(min(most, cpu_quota(CGROUP_QUOTA)), 1)
+    """1, 2, 4 … up to the processors that this process may use."""
+    most = limits.processors()
     return sorted({*(2**k for k in range(most.bit_length()) if 2**k <= most), most})
-
-
-def cpu_quota(file: Path) -> int:
-    """Whole processors' worth of time that the container may use, by its cpu.max; a large number without a limit."""
-    try:
-        quota, period = file.read_text().split()
-        return int(quota) // int(period)
-    except (OSError, ValueError):  # no such file, or "max"
-        return 1 << 20
 
 
 def measure(multiply: Callable[[mx.array], mx.array], seconds: float = 0.02, rows: int = 32) -> float:
