@@ -10,7 +10,7 @@ from anllm.parsers.pieces import Content
 from anllm.server.answers import new_id, quote
 from anllm.server.dialect import Dialect
 from anllm.server.generation import Answer, Generation, Update, Usage
-from anllm.server.messages.blocks import Change, Closed, ContentBlocks, Grown, Kind, Opened
+from anllm.server.messages.blocks import Block, Change, Closed, ContentBlocks, Grown, Kind, Opened
 from anllm.server.messages.convert import MessagesPlan
 from anllm.server.sse import named_event
 
@@ -102,7 +102,13 @@ class MessageEvents:
             case Opened(block):
                 return named_event("content_block_start", index=block.index, content_block=block.opened())
             case Closed(block):
-                return named_event("content_block_stop", index=block.index)
+                return self._signed(block) + named_event("content_block_stop", index=block.index)
+
+    def _signed(self, block: Block) -> bytes:
+        """Nothing is signed here, but the AI SDK gives back only those thoughts of a stream that had this event."""
+        if block.kind is not Kind.THINKING:
+            return b""
+        return named_event("content_block_delta", index=block.index, delta={"type": "signature_delta", "signature": ""})
 
     def _grown(self, change: Grown) -> bytes:
         """Put together by hand, since it is most of what a stream is made of."""
@@ -131,4 +137,5 @@ def _usage_fields(usage: Usage) -> dict[str, object]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }
