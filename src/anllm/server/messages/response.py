@@ -80,6 +80,8 @@ class MessageEvents:
         return named_event("message_start", message=self._begun)
 
     def update(self, update: Update) -> bytes:
+        if update.text and update.finish_reason is None and self._content.continue_text(update.text):
+            return self._delta(update.text)
         pieces = [Content(update.text)] if update.text else update.pieces
         events = [self._change(change) for change in self._content.add(pieces)]
         if update.finish_reason is not None:
@@ -117,7 +119,11 @@ class MessageEvents:
             kind, key = _DELTAS[change.block.kind]
             start = f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{index}'
             self._growing, self._delta_frame = index, f'{start},"delta":{{"type":"{kind}","{key}":'
-        return f"{self._delta_frame}{quote(change.text)}}}}}\n\n".encode()
+        return self._delta(change.text)
+
+    def _delta(self, text: str) -> bytes:
+        """More of the block that the last one was of."""
+        return f"{self._delta_frame}{quote(text)}}}}}\n\n".encode()
 
 
 def _end(reason: FinishReason, stop_string: str, content: ContentBlocks) -> dict[str, object]:
