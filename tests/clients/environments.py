@@ -95,6 +95,9 @@ ANSWER, CALL, OBJECT = ("Paris",), ("get_weather", "Oslo"), ("name", "age", "31"
 ALL = ("Oslo", "name", "age", "31")
 
 CLIENTS = [
+    Client("anthropic-0", "check_anthropic.py", "Anthropic for Python", (ANSWER, CALL, OBJECT)),
+    Client("anthropic-2", "check_anthropic.py", "Anthropic for Python", (ANSWER, CALL, OBJECT)),
+    Client("anthropic-node", "check_anthropic.mjs", "Anthropic for Node", (ANSWER, CALL, OBJECT)),
     Client("openai-1", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),
     Client("openai-2", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),
     Client("openai-3", "check_openai.py", "OpenAI for Python", (ANSWER, CALL, OBJECT)),

@@ -115,7 +115,7 @@ class ScriptedServer(RealServer):
     def __init__(self, *, thinks: bool = False, max_model_len: int = MAX_MODEL_LEN) -> None:
         gate = Gate()
         runner = make_runner(thinking if thinks else answering, before_run=gate, max_model_len=max_model_len)
-        super().__init__(runner, gate, SchedulerConfig(max_num_seqs=16))
+        super().__init__(runner, gate, SchedulerConfig(max_num_seqs=16, max_num_waiting=32))  # checks.py has their sum
         self._thinks, self._max_model_len = thinks, max_model_len
 
     def make_service(self) -> Service:

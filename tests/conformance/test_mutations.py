@@ -356,6 +356,8 @@ def check(response: httpx.Response, method: str) -> None:
         error = body["error"]
         is_anthropic = (response.request.url.path + "/").startswith("/v1/messages/")
         assert body.keys() == ({"type", "error", "request_id"} if is_anthropic else {"error"})
+        if is_anthropic and (details := error.pop("details", None)) is not None:
+            assert details.keys() == {"error_code"} and isinstance(details["error_code"], str)
         assert error.keys() == ({"message", "type"} if is_anthropic else {"message", "type", "param", "code"})
         assert isinstance(error["message"], str) and 0 < len(error["message"]) < 2000
         assert isinstance(error["type"], str)

@@ -30,6 +30,6 @@ COMMANDS = {
 
 # A module that a snippet in Python imports -> why it is not run.
 IMPORTS = dict.fromkeys(
-    ("instructor", "langchain_core", "langchain_openai", "litellm", "llama_index", "pydantic_ai"),
+    ("anthropic", "instructor", "langchain_core", "langchain_openai", "litellm", "llama_index", "pydantic_ai"),
     "run by `make test-clients`, in an environment of its own",
 )

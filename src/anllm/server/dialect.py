@@ -39,7 +39,10 @@ class Dialect(Enum):
         if self is Dialect.OPENAI:
             return {"error": {"message": message, "type": error.type, "param": error.param, "code": error.code}}
         kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+        told: dict[str, object] = {"type": kind, "message": message}
+        if error.code is not None:
+            told["details"] = {"error_code": error.code}
+        return {"type": "error", "error": told, "request_id": request_id}
 
 
 def dialect_of(scope: MutableMapping[str, Any]) -> Dialect:

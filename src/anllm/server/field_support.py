@@ -104,14 +104,19 @@ NEUTRAL_RESPONSES_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 NEUTRAL_MESSAGES_VALUES: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
+    "compaction": (),
     "container": (),
     "mcp_servers": ([],),
     "n": (1,),
     "prompt_logprobs": (),
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
+    "thread": (),
 }
+_CODES = {"thread": "thread_unsupported_request"}  # at which Anthropic's clients send the whole conversation instead
 _INSTEAD = {
+    "compaction": "Ask for a summary in a message.",
+    "thread": "Send the whole conversation in 'messages'.",
     "mcp_servers": "Have the client call them, as tools.",
     "background": "Ask for a stream, or wait for the answer.",
     "conversation": "Use 'previous_response_id', or send the earlier items in 'input'.",
@@ -125,7 +130,7 @@ def unsupported(param: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"Unsupported parameter: '{param}' is known, but this server can't do it yet. {instead}",
         param=param,
-        code="unsupported_parameter",
+        code=_CODES.get(param, "unsupported_parameter"),
     )
 
 

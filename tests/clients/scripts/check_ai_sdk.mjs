@@ -1,6 +1,8 @@
-// Vercel's ai with @ai-sdk/openai-compatible, and with @ai-sdk/openai, which speaks the Responses API.
+// Vercel's ai with @ai-sdk/openai-compatible, with @ai-sdk/openai, which speaks the Responses API, and with
+// @ai-sdk/anthropic, which speaks Anthropic's.
 
 import assert from "node:assert/strict";
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
@@ -16,6 +18,7 @@ const anllm = createOpenAICompatible({
 // As it is without further words: it asks for any JSON, and says in words which.
 const plain = createOpenAICompatible({ name: "anllm", baseURL: API, apiKey: "none" });
 const openai = createOpenAI({ baseURL: API, apiKey: "none" });
+const anthropic = createAnthropic({ baseURL: API, apiKey: "none" });
 const ask = (fields = {}) => generateText({ model: anllm(MODEL), prompt: "greet", maxRetries: 0, ...fields });
 
 /** What a stream gave: text, pieces of text, finish reason, usage. Throws the stream's error. */
@@ -198,6 +201,31 @@ await main({
     assert.deepEqual(output, ANN);
   },
 
+  async scripted_anthropics_api() {
+    const model = anthropic(MODEL);
+    for (const found of [await ask({ model }), await streamed({ model })]) {
+      assert.deepEqual([found.text, found.finishReason], [GREETING, "stop"]);
+      assert.deepEqual([found.usage.inputTokens, found.usage.outputTokens], [NUM_PROMPT, GREETING.length + 1]);
+    }
+    assert.equal((await streamed({ model, prompt: "unicode" })).text, UNICODE);
+    assert.equal((await ask({ model, stopSequences: [" Ann"] })).text, "Hello there,");
+    assert.equal((await ask({ model, maxOutputTokens: 5 })).finishReason, "length");
+    for (const found of [ask, streamed]) {
+      const { asked, tools } = weather();
+      const prompt = `${CALL_TWICE} then ${CALL_OSLO}`;
+      const { text } = await found({ model, tools, prompt, stopWhen: stepCountIs(4) });
+      assert.deepEqual(asked, ["Oslo", "Bergen", "Oslo"]);
+      assert.equal(text, told(...asked.map((city) => `12 degrees in ${city}`)));
+    }
+    for (const toolChoice of ["required", { type: "tool", toolName: "get_weather" }])
+      assert.deepEqual(callsOf(await ask({ model, tools: weather(OSLO).tools, toolChoice })), [["get_weather", { city: "Oslo" }]]);
+    const schema = jsonSchema(PERSON);
+    const structured = { prompt: WRITE_ANN, providerOptions: { anthropic: { structuredOutputMode: "outputFormat" } } };
+    assert.deepEqual((await ask({ model, ...structured, output: Output.object({ schema }) })).output, ANN);
+    const error = await raises(APICallError, () => ask({ model: anthropic("other") }));
+    assert.deepEqual([error.statusCode, error.data.error.type], [404, "not_found_error"]);
+  },
+
   async scripted_headers_can_be_seen() {
     assert.ok((await ask()).response.headers["x-request-id"]);
     const named = await ask({ headers: { "X-Request-Id": "mine-1" } });
@@ -260,6 +288,33 @@ await main({
       assert.deepEqual([found.text, found.reasoningText, asked], [told("12 degrees in Oslo"), THOUGHT, ["Oslo"]]);
       assert.equal((await streamed(fields)).text, found.text);
     }
+  },
+
+  async thinking_anthropics_api_gives_thoughts_back() {
+    const bodies = [];
+    const watched = (url, options) => {
+      bodies.push(JSON.parse(options.body));
+      return fetch(url, options);
+    };
+    const model = createAnthropic({ baseURL: API, apiKey: "none", fetch: watched })(MODEL);
+    const providerOptions = { anthropic: { thinking: { type: "enabled", budgetTokens: 1024 } } };
+    for (const isStream of [false, true]) {
+      const { asked, tools } = weather();
+      const fields = { model, tools, prompt: CALL_OSLO, stopWhen: stepCountIs(4), providerOptions, maxRetries: 0 };
+      const found = isStream ? streamText(fields) : await generateText(fields);
+      assert.deepEqual([await found.text, asked], [told("12 degrees in Oslo"), ["Oslo"]]);
+      assert.deepEqual((await found.steps).map((step) => step.reasoningText), [THOUGHT, THOUGHT]);
+      const given = bodies.at(-1).messages[1].content.map((block) => block.type);
+      assert.deepEqual(given, ["thinking", "tool_use"]);
+    }
+    assert.equal((await ask({ model })).reasoningText, undefined);
+  },
+
+  async model_anthropics_api() {
+    const fields = { model: anthropic(MODEL), prompt: CAPITAL, temperature: 0, maxOutputTokens: 100 };
+    const whole = await ask(fields);
+    assert.match(whole.text, /Paris/);
+    assert.equal((await streamed(fields)).text, whole.text);
   },
 
   async model_the_capital_of_france_whole_and_streamed() {

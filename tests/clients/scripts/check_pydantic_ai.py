@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ThinkingPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from checks import (
@@ -24,6 +27,7 @@ from checks import (
     NUM_PROMPT,
     THOUGHT,
     UNICODE,
+    URL,
     WRITE_ANN,
     araises,
     cancels,
@@ -44,11 +48,17 @@ class Person(BaseModel):
 
 
 client = AsyncOpenAI(base_url=API, api_key="none", max_retries=0, timeout=60)
+anthropic_client = AsyncAnthropic(base_url=URL, api_key="none", max_retries=0, timeout=60)
+THINKING = {"type": "enabled", "budget_tokens": 1024}
 
 
 def agent(*, model=MODEL, output_type=str, system=(), profile=None, kind=OpenAIChatModel, **settings):
+    if kind is AnthropicModel:
+        provider = AnthropicProvider(anthropic_client=anthropic_client)
+    else:
+        provider = OpenAIProvider(openai_client=client)
     return Agent(
-        kind(model, provider=OpenAIProvider(openai_client=client), profile=profile),
+        kind(model, provider=provider, profile=profile),
         output_type=output_type,
         system_prompt=system,
         model_settings=settings,
@@ -212,6 +222,32 @@ async def scripted_the_responses_api():
         assert (await agent(output_type=output, **fields).run(text)).output == Person(name="Ann", age=31)
 
 
+async def scripted_anthropics_api():
+    fields = {"kind": AnthropicModel}
+    run = await agent(**fields, system="Be brief.").run("greet")
+    assert (run.output, run.usage.output_tokens) == (GREETING, len(GREETING) + 1)
+    turns = [("system", "Be brief."), ("user", "greet"), ("assistant", GREETING), ("user", "repeat")]
+    assert (await agent(**fields).run("repeat", message_history=run.all_messages())).output == repeated(*turns)
+    pieces, usage = await streamed(agent(**fields), "greet")
+    assert ("".join(pieces), usage.output_tokens) == (GREETING, len(GREETING) + 1)
+    assert (await agent(**fields, stop_sequences=[" Ann"]).run("greet")).output == "Hello there,"
+    for text, cities in ((CALL_TWICE, ["Oslo", "Bergen"]), (f"{CALL_OSLO} then {CALL_OSLO}", ["Oslo", "Oslo"])):
+        found, asked = weather_agent(**fields)
+        assert (await found.run(text)).output == told(*(f"12 degrees in {city}" for city in cities))
+        assert sorted(asked) == sorted(cities)
+        assert "".join((await streamed(found, text))[0]) == told(*(f"12 degrees in {city}" for city in cities))
+    profile = ModelProfile(supports_json_schema_output=True)
+    for output, text in (
+        (NativeOutput(Person), WRITE_ANN),
+        (ToolOutput(Person), WRITE_ANN.replace("write", "call final_result")),
+    ):
+        assert (await agent(output_type=output, profile=profile, **fields).run(text)).output == Person(
+            name="Ann", age=31
+        )
+    error = await araises(ModelHTTPError, agent(**fields, temperature=5).run("greet"))
+    assert error.status_code == 400 and "'temperature'" in str(error.body)
+
+
 async def scripted_a_stream_that_is_left_gives_its_place_back():
     async with agent().run_stream("slow") as run:
         async for _ in run.stream_text(delta=True, debounce_by=None):
@@ -258,6 +294,23 @@ async def thinking_the_responses_api_gives_thoughts_back():
     assert len(parts_of(run, ThinkingPart)) == 2
     run = await found.run("greet", model_settings={"openai_reasoning_summary": "auto"})
     assert [part.content for part in parts_of(run, ThinkingPart)] == [THOUGHT]
+
+
+async def thinking_anthropics_api_gives_thoughts_back():
+    found, asked = weather_agent(kind=AnthropicModel, anthropic_thinking=THINKING, max_tokens=2048)
+    run = await found.run(CALL_OSLO)
+    assert (run.output, asked) == (told("12 degrees in Oslo"), ["Oslo"])
+    assert [part.content for part in parts_of(run, ThinkingPart)] == [THOUGHT, THOUGHT]
+    assert "".join((await streamed(found, "greet"))[0]) == GREETING
+    assert parts_of(await agent(kind=AnthropicModel).run("greet"), ThinkingPart) == []
+
+
+async def model_anthropics_api():
+    fields = {"kind": AnthropicModel, "temperature": 0, "max_tokens": 200}
+    whole = await agent(**fields).run(CAPITAL)
+    assert "Paris" in whole.output
+    assert "".join((await streamed(agent(**fields), CAPITAL))[0]) == whole.output
+    assert isinstance((await agent(output_type=Person, **fields).run("Ann is 31 years old.")).output, Person)
 
 
 async def model_objects_that_fit_their_schemas():

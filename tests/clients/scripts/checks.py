@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import sys
 import time
 import traceback
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 URL = os.environ["ANLLM_URL"]
 API = f"{URL}/v1"
 MODEL = os.environ["ANLLM_MODEL"]
+MAX_NUM_OPEN = 48  # answers that the scripted server takes at once
 PATIENCE_S = 10.0
 CAPITAL = "What is the capital of France?"
 
@@ -77,6 +80,19 @@ def until_idle() -> None:
     while num_open():
         assert time.monotonic() < deadline, "the server goes on with an answer that nobody reads"
         time.sleep(0.01)
+
+
+@contextmanager
+def full() -> Iterator[Callable[[], None]]:
+    """The scripted server takes nothing more, until what this gives is called, or at the end."""
+    body = {"model": MODEL, "messages": SLOW, "n": MAX_NUM_OPEN, "stream": True}
+    asked = urllib.request.Request(
+        f"{API}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as response:
+        assert response.readline() and num_open() == MAX_NUM_OPEN
+        yield response.close
+    until_idle()
 
 
 def at_once(call: Callable[[int], Any], count: int = 16) -> list[Any]:

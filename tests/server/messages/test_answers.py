@@ -73,6 +73,8 @@ def blocks_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
                         blocks[-1]["text"] += delta["text"]
                     case "thinking_delta":
                         blocks[-1]["thinking"] += delta["thinking"]
+                    case "signature_delta":
+                        blocks[-1]["signature"] = delta["signature"]
                     case "input_json_delta":
                         given += delta["partial_json"]
                         blocks[-1]["input"] = given
@@ -104,6 +106,7 @@ async def test_a_text() -> None:
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 3,
             "output_tokens": len(ANSWER.encode()) + 1,
+            "output_tokens_details": {"thinking_tokens": 0},
         },
     }
 
@@ -174,6 +177,33 @@ async def test_thoughts_are_a_block_if_they_were_asked_for() -> None:
     assert thought == {"type": "thinking", "thinking": "Hm, 1 + 1.", "signature": ""}
     assert text == {"type": "text", "text": "Two."}
     assert server.template.variables["enable_thinking"] is True
+    assert 0 < message["usage"]["output_tokens_details"]["thinking_tokens"] < message["usage"]["output_tokens"]
+
+
+async def test_a_thought_in_a_stream_ends_with_its_signature() -> None:
+    """Though it is empty: the AI SDK gives back only thoughts that had one."""
+    server = Server()
+    thinks(server)
+    says(server, f"{THOUGHT}Two.")
+    events = message_events((await server.message(thinking=THINKING, stream=True)).text)
+    ends = [index for index, event in enumerate(events) if event["type"] == "content_block_stop"]
+    signature, text = (events[index - 1]["delta"] for index in ends)
+    assert signature == {"type": "signature_delta", "signature": ""}
+    assert text["type"] == "text_delta"
+
+
+@pytest.mark.parametrize(
+    "thinking", [{"type": "between_tools"}, {"type": "of-tomorrow"}, {"type": "adaptive", "display": "full"}]
+)
+async def test_whatever_does_not_switch_thinking_off_tells_thoughts(thinking: object) -> None:
+    """Clients send what Anthropic's newest models take: https://github.com/anthropics/claude-code/issues/68551"""
+    server = Server()
+    thinks(server)
+    says(server, f"{THOUGHT}Two.")
+    message = await both(server, thinking=thinking)
+    assert [block["type"] for block in message["content"]] == ["thinking", "text"]
+    assert server.template.variables["enable_thinking"] is True
+    assert (await server.message(thinking={"type": "enabled", "budget_tokens": 0})).status_code == 200
 
 
 @pytest.mark.parametrize("thinking", [..., {"type": "disabled"}, {"type": "adaptive", "display": "omitted"}])
@@ -236,11 +266,29 @@ async def test_an_error_in_a_stream_is_an_event_of_that_name() -> None:
         ({"stop_sequences": ["a", 1]}, "'stop_sequences[1]': must be a string"),
         ({"stop_sequences": list("abcde")}, "'stop_sequences': must have at most 4 items"),
         ({"mcp_servers": [{"type": "url"}]}, "'mcp_servers' is known"),
+        ({"compaction": {"type": "summarize"}}, "'compaction' is known"),
         ({"messages": [{"role": "user", "content": "x" * 2000}]}, "prompt is too long"),
     ],
 )
 async def test_what_is_wrong_is_told_as_anthropic_tells_it(fields: dict[str, Any], message: str) -> None:
     assert_messages_error(await Server().message(**fields), 400, "invalid_request_error", message)
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+async def test_a_conversation_that_the_server_would_have_to_hold_is_refused_so_that_all_of_it_is_sent(
+    thread: object,
+) -> None:
+    """The client's loop of tools asks for one, and goes on without at this code alone. With the field passed over, its
+    next request would be a result without its call."""
+    response = await Server().message(thread=thread)
+    assert_messages_error(response, 400, "invalid_request_error", "'thread' is known")
+    assert response.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    assert (await Server().message(thread=None)).status_code == 200
+
+
+async def test_an_error_tells_its_code() -> None:
+    response = await Server().message(max_tokens=...)
+    assert response.json()["error"]["details"] == {"error_code": "missing_required_parameter"}
 
 
 async def test_another_model_is_not_found() -> None:
@@ -301,6 +349,8 @@ async def test_models_are_listed_in_the_form_that_the_client_knows() -> None:
             "display_name": MODEL,
             "created_at": "2025-11-29T07:06:40Z",
             "max_input_tokens": 1000,
+            "max_tokens": 1000,
+            "lifecycle": "active",
         }
     ]
     assert (listed["has_more"], listed["first_id"], listed["last_id"]) == (False, MODEL, MODEL)

@@ -106,6 +106,41 @@ async def test_documents_that_are_text() -> None:
     assert messages == [{"role": "user", "content": "House\nOf today\nThe lamp is on."}]
 
 
+@pytest.mark.parametrize("content", ["The lamp is on.", [{"type": "text", "text": "The lamp is on."}]])
+async def test_documents_of_blocks(content: object) -> None:
+    document = {"type": "document", "title": "House", "source": {"type": "content", "content": content}}
+    messages = await rendered({"role": "user", "content": [document]})
+    assert messages == [{"role": "user", "content": "House\nThe lamp is on."}]
+
+
+async def test_a_document_of_blocks_that_are_no_text_is_refused_by_the_place() -> None:
+    document = {"type": "document", "source": {"type": "content", "content": [{"type": "image", "source": {}}]}}
+    await refused("'messages[0].content[0].source.content[0].type'", {"role": "user", "content": [document]})
+
+
+async def test_a_summary_stands_for_what_came_before_it() -> None:
+    summary = {"type": "compaction", "content": "It is about lamps.", "signature": "x", "cache_control": None}
+    messages = await rendered({"role": "assistant", "content": [summary]}, ASK)
+    assert messages == [{"role": "assistant", "content": "It is about lamps."}, ASK]
+    messages = await rendered({"role": "assistant", "content": [{**summary, "content": None}]}, ASK)
+    assert messages == [{"role": "assistant", "content": ""}, ASK]
+
+
+async def test_what_the_system_says_for_one_turn_alone() -> None:
+    hint = {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}
+    plain = {"role": "system", "content": "Be brief."}
+    answer = {"role": "assistant", "content": "Yes."}
+    assert await rendered(ASK, hint) == [ASK, plain]
+    assert await rendered(ASK, hint, answer, ASK) == [ASK, answer, ASK]
+    assert await rendered(ASK, {**hint, "clear_at": "never"}, answer, ASK) == [ASK, plain, answer, ASK]
+
+
+async def test_what_anthropics_servers_told_of_other_servers_tools_is_left_out() -> None:
+    listing = {"type": "mcp_tool_listing", "mcp_server_name": "house", "tools": []}
+    answer = {"role": "assistant", "content": [listing, {"type": "text", "text": "Yes."}]}
+    assert await rendered(ASK, answer, ASK) == [ASK, {"role": "assistant", "content": "Yes."}, ASK]
+
+
 async def test_what_the_model_thought_before_goes_to_the_template() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": ""}
     turn = {"role": "assistant", "content": [thought, {"type": "redacted_thinking", "data": "x"}, USE]}

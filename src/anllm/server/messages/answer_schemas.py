@@ -27,6 +27,10 @@ class ToolUseBlockAnswer(BaseModel):
     input: JsonObject
 
 
+class OutputTokensDetails(BaseModel):
+    thinking_tokens: Count
+
+
 class MessageUsage(BaseModel):
     """input_tokens: those of the prompt that were not found in the prefix cache."""
 
@@ -34,6 +38,7 @@ class MessageUsage(BaseModel):
     cache_creation_input_tokens: Literal[0]
     cache_read_input_tokens: Count
     output_tokens: Count
+    output_tokens_details: OutputTokensDetails
 
 
 class MessageObject(BaseModel):
@@ -52,13 +57,15 @@ class CountedTokens(BaseModel):
 
 
 class MessagesModel(BaseModel):
-    """max_input_tokens: null until the model has loaded."""
+    """max_input_tokens, max_tokens: null until the model has loaded."""
 
     type: Literal["model"]
     id: str
     display_name: str
     created_at: str
     max_input_tokens: int | None
+    max_tokens: int | None
+    lifecycle: Literal["active"]
 
 
 class MessagesModelList(BaseModel):
@@ -68,9 +75,16 @@ class MessagesModelList(BaseModel):
     last_id: str
 
 
+class MessagesErrorDetails(BaseModel):
+    error_code: str
+
+
 class MessagesErrorBody(BaseModel):
+    """details: left out where there is no code."""
+
     type: str
     message: str
+    details: MessagesErrorDetails | None = None
 
 
 class MessagesError(BaseModel):

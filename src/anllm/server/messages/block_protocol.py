@@ -8,12 +8,13 @@ from pydantic import ConfigDict, WithJsonSchema
 
 from anllm.server.protocol import (
     AS_ARRAY,
+    AS_OBJECT,
     FIRST_FAULT_ONLY,
     STRING_OR_ARRAY,
+    STRING_OR_OBJECT,
     Object,
     RequestModel,
     String,
-    StringOrObject,
     has,
     if_then,
 )
@@ -24,9 +25,9 @@ DROPPED_BLOCKS = frozenset(
         "advisor_tool_result",
         "bash_code_execution_tool_result",
         "code_execution_tool_result",
-        "compaction",
         "container_upload",
         "fallback",
+        "mcp_tool_listing",
         "mcp_tool_result",
         "mcp_tool_use",
         "redacted_thinking",
@@ -38,7 +39,16 @@ DROPPED_BLOCKS = frozenset(
         "web_search_tool_result",
     }
 )
-KNOWN_BLOCKS = ["text", "thinking", "redacted_thinking", "tool_use", "tool_result", "search_result", "document"]
+KNOWN_BLOCKS = [
+    "text",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+    "search_result",
+    "document",
+    "compaction",
+]
 
 _TEXT_LIST: dict[str, Any] = {
     "type": "array",
@@ -51,8 +61,13 @@ _TEXT_LIST: dict[str, Any] = {
 
 _TEXT_SOURCE: dict[str, Any] = {
     "type": "object",
-    "properties": {"type": {"const": "text"}, "data": {"type": "string"}},
-    "required": ["type", "data"],
+    "oneOf": [
+        {"properties": {"type": {"const": "text"}, "data": {"type": "string"}}, "required": ["type", "data"]},
+        {
+            "properties": {"type": {"const": "content"}, "content": {"anyOf": [{"type": "string"}, _TEXT_LIST]}},
+            "required": ["type", "content"],
+        },
+    ],
 }
 
 
@@ -62,6 +77,14 @@ class TextBlock(RequestModel):
 
 
 TextBlocks = Annotated[list[TextBlock], FIRST_FAULT_ONLY]
+
+
+class Source(RequestModel):
+    """Of a document. Those of images and files have other keys, and are refused by their type."""
+
+    type: str | None = None
+    data: str | None = None
+    content: TextOrBlocks | None = None
 
 
 class Block(RequestModel):
@@ -86,21 +109,20 @@ class Block(RequestModel):
     id: str | None = None
     name: str | None = None
     input: Object | None = None
-    # of tool_result, search_result
+    # of tool_result, search_result, compaction
     tool_use_id: str | None = None
-    content: (
-        Annotated[
-            String | Annotated[Annotated[list[Block], FIRST_FAULT_ONLY], AS_ARRAY],
-            STRING_OR_ARRAY,
-            WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_LIST]}),
-        ]
-        | None
-    ) = None
+    content: TextOrBlocks | None = None
     is_error: bool | None = None
     # of document
     title: str | None = None
     context: str | None = None
-    source: StringOrObject | None = None
+    source: Annotated[String | Annotated[Source, AS_OBJECT], STRING_OR_OBJECT] | None = None
 
 
 Blocks = Annotated[list[Block], FIRST_FAULT_ONLY]
+TextOrBlocks = Annotated[
+    String | Annotated[Blocks, AS_ARRAY],
+    STRING_OR_ARRAY,
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_LIST]}),
+]
+Block.model_rebuild()

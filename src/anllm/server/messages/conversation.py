@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from anllm.server.messages.block_protocol import DROPPED_BLOCKS, Block, TextBlock
+from anllm.server.messages.block_protocol import DROPPED_BLOCKS, Block, Source, TextBlock
 from anllm.server.messages.protocol import Conversation, Message
 from anllm.server.validation import invalid, missing
 
@@ -23,8 +23,11 @@ def to_messages(request: Conversation) -> list[PlainMessage]:
     if system := _system_text(request.system):
         plain.append({"role": "system", "content": system})
     call_ids: set[str] = set()
+    last_of_user = max((index for index, message in enumerate(request.messages) if message.role == "user"), default=-1)
     for index, message in enumerate(request.messages):
         param = f"messages[{index}].content"
+        if message.role == "system" and message.clear_at == "next_user_message" and index < last_of_user:
+            continue
         if isinstance(message.content, str):
             plain.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":
@@ -132,6 +135,8 @@ def _texts(block: Block, param: str) -> list[str]:
             return ["\n".join([*heading, *_inner_texts(block.content, f"{param}.content")])]
         case "document":
             return [_document_text(block, param)]
+        case "compaction":  # the summary that stands for all before it; null if there was none
+            return [text for text in _inner_texts(block.content, f"{param}.content") if text]
         case "image":
             raise invalid(f"{param}.type", _NON_TEXT.format("image"), None)
         case _:
@@ -140,8 +145,16 @@ def _texts(block: Block, param: str) -> list[str]:
 
 def _document_text(block: Block, param: str) -> str:
     """Of a document that is text: its title, what is said about it, and itself."""
-    source = block.source if isinstance(block.source, dict) else {}
-    kind, data = source.get("type"), source.get("data")
-    if kind != "text" or not isinstance(data, str):
-        raise invalid(f"{param}.source.type", "the model takes text only: must be 'text', with its 'data'", given=kind)
-    return "\n".join([text for text in (block.title, block.context) if text] + [data])
+    heading = [text for text in (block.title, block.context) if text]
+    return "\n".join([*heading, *_source_texts(block.source, f"{param}.source")])
+
+
+def _source_texts(source: str | Source | None, param: str) -> list[str]:
+    match source:
+        case Source(type="text", data=str(text)):
+            return [text]
+        case Source(type="content", content=str() | list() as content):
+            return _inner_texts(content, f"{param}.content")
+    kind = source.type if isinstance(source, Source) else source
+    rule = "the model takes text only: must be 'text', with its 'data', or 'content', with its 'content'"
+    raise invalid(f"{param}.type", rule, given=kind)

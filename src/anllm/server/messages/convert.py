@@ -88,7 +88,7 @@ def _prompt(request: Conversation, model: LoadedModel, use: ToolUse) -> tuple[st
 def _template_variables(request: Conversation) -> dict[str, Any]:
     """As with Anthropic, a model thinks when it is told to. What the client says to the template itself wins."""
     thinking = request.thinking
-    hints: dict[str, Any] = {"enable_thinking": thinking is not None and thinking.type != "disabled"}
+    hints: dict[str, Any] = {"enable_thinking": thinking is not None and thinking.is_on}
     if request.output_config is not None and request.output_config.effort is not None:
         hints["reasoning_effort"] = request.output_config.effort
     return {**hints, **(request.chat_template_kwargs or {})}
@@ -97,7 +97,7 @@ def _template_variables(request: Conversation) -> dict[str, Any]:
 def _shows_thoughts(request: Conversation) -> bool:
     """Clients that did not ask for thoughts take the first block of the answer for its text."""
     thinking = request.thinking
-    return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
+    return thinking is not None and thinking.is_on and thinking.display != "omitted"
 
 
 def _form_of(request: MessagesRequest) -> Structure | None:

@@ -15,6 +15,7 @@ from anllm.server.protocol import (
     FIRST_FAULT_ONLY,
     STRING_OR_ARRAY,
     Function,
+    Integer,
     Object,
     PositiveInteger,
     RequestModel,
@@ -39,7 +40,9 @@ class Message(RequestModel):
         json_schema_extra={
             "allOf": [
                 if_then("role", ["user"], _types("text", "tool_result", "search_result", "document")),
-                if_then("role", ["assistant"], _types("text", "thinking", "redacted_thinking", "tool_use")),
+                if_then(
+                    "role", ["assistant"], _types("text", "thinking", "redacted_thinking", "tool_use", "compaction")
+                ),
                 if_then("role", ["system"], _types("text")),
             ]
         }
@@ -47,6 +50,7 @@ class Message(RequestModel):
 
     role: Literal["user", "assistant", "system"]
     content: Content
+    clear_at: str | None = None  # of system
 
 
 class Tool(Function):
@@ -69,11 +73,17 @@ class ToolChoice(RequestModel):
 
 
 class Thinking(RequestModel):
-    """`budget_tokens` is a hint, here as there. What is shown of thoughts is all of them, unless `omitted`."""
+    """`budget_tokens` is a hint, here as there. What is shown of thoughts is all of them, unless `omitted`. Types and
+    displays come and go with Anthropic's models, and clients send what theirs takes: whatever does not switch thinking
+    off lets the model think. https://github.com/anthropics/claude-code/issues/68551"""
 
-    type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: PositiveInteger | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    type: str
+    budget_tokens: Integer | None = None
+    display: str | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self.type != "disabled"
 
 
 class Format(RequestModel):

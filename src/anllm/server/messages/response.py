@@ -10,7 +10,7 @@ from anllm.parsers.pieces import Content
 from anllm.server.answers import new_id, quote
 from anllm.server.dialect import Dialect
 from anllm.server.generation import Answer, Generation, Update, Usage
-from anllm.server.messages.blocks import Change, Closed, ContentBlocks, Grown, Kind, Opened
+from anllm.server.messages.blocks import Block, Change, Closed, ContentBlocks, Grown, Kind, Opened
 from anllm.server.messages.convert import MessagesPlan
 from anllm.server.sse import named_event
 
@@ -80,6 +80,8 @@ class MessageEvents:
         return named_event("message_start", message=self._begun)
 
     def update(self, update: Update) -> bytes:
+        if update.text and update.finish_reason is None and self._content.continue_text(update.text):
+            return self._delta(update.text)
         pieces = [Content(update.text)] if update.text else update.pieces
         events = [self._change(change) for change in self._content.add(pieces)]
         if update.finish_reason is not None:
@@ -102,7 +104,13 @@ class MessageEvents:
             case Opened(block):
                 return named_event("content_block_start", index=block.index, content_block=block.opened())
             case Closed(block):
-                return named_event("content_block_stop", index=block.index)
+                return self._signed(block) + named_event("content_block_stop", index=block.index)
+
+    def _signed(self, block: Block) -> bytes:
+        """Nothing is signed here, but the AI SDK gives back only those thoughts of a stream that had this event."""
+        if block.kind is not Kind.THINKING:
+            return b""
+        return named_event("content_block_delta", index=block.index, delta={"type": "signature_delta", "signature": ""})
 
     def _grown(self, change: Grown) -> bytes:
         """Put together by hand, since it is most of what a stream is made of."""
@@ -111,7 +119,11 @@ class MessageEvents:
             kind, key = _DELTAS[change.block.kind]
             start = f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{index}'
             self._growing, self._delta_frame = index, f'{start},"delta":{{"type":"{kind}","{key}":'
-        return f"{self._delta_frame}{quote(change.text)}}}}}\n\n".encode()
+        return self._delta(change.text)
+
+    def _delta(self, text: str) -> bytes:
+        """More of the block that the last one was of."""
+        return f"{self._delta_frame}{quote(text)}}}}}\n\n".encode()
 
 
 def _end(reason: FinishReason, stop_string: str, content: ContentBlocks) -> dict[str, object]:
@@ -131,4 +143,5 @@ def _usage_fields(usage: Usage) -> dict[str, object]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }

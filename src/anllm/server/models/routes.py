@@ -50,6 +50,8 @@ def _anthropic_model(service: Service) -> dict[str, object]:
         "display_name": service.model_id,
         "created_at": datetime.fromtimestamp(service.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "max_input_tokens": service.max_model_len,
+        "max_tokens": service.max_model_len,
+        "lifecycle": "active",
     }
 
 
