@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from starlette.requests import Request
@@ -15,10 +16,12 @@ from anllm.metrics.records import RequestRecord
 from anllm.server.context import RequestContext, get_context
 from anllm.server.deadline import call_when_over, timeout_s
 from anllm.server.disconnect import while_connected
-from anllm.server.generation import Answer, Generation
+from anllm.server.generation import Answer, Generation, Prompts
+from anllm.server.protocol import SampledRequest
 from anllm.server.service import Service
 from anllm.server.sse import Chunks
 from anllm.server.stream import EventStreamResponse
+from anllm.server.structured import Structure, bind
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +41,25 @@ class AnswerShape(Protocol):
     def chunks(self) -> Chunks: ...
 
 
+class Plan(Protocol):
+    """What an endpoint makes of a request's body. structure: a grammar to compile before the prompts can be
+    submitted."""
+
+    @property
+    def request(self) -> SampledRequest: ...
+
+    @property
+    def prompts(self) -> Prompts: ...
+
+    @property
+    def structure(self) -> Structure | None: ...
+
+
 async def respond(
     request: Request,
-    generation: Generation,
-    shape: AnswerShape,
+    plan: Plan,
+    shape_of: Callable[[Generation], AnswerShape],
     *,
-    model: str,
-    is_stream: bool,
     config: ServerConfig,
     operation: str,
     service: Service,
@@ -53,6 +68,10 @@ async def respond(
 
     operation: for traces, as OpenTelemetry calls it. Raises AnllmError, ClientDisconnectedError.
     """
+    loaded, is_stream = service.require_ready(), bool(plan.request.stream)
+    prompts = await bind(plan.prompts, plan.structure, service.grammars)
+    generation = Generation(service.client, loaded.tokenizer, prompts, service.recorder)
+    shape, model = shape_of(generation), loaded.id
     context = get_context(request.scope)
     record = RequestRecord(context.request_id, context.started_s)
     limit_s = timeout_s(request.headers, config.request_timeout_s)

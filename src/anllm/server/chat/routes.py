@@ -15,10 +15,8 @@ from anllm.server.chat.response import ChatAnswer
 from anllm.server.context import get_context
 from anllm.server.documentation import ERROR_RESPONSES, request_body
 from anllm.server.field_support import NEUTRAL_CHAT_VALUES
-from anllm.server.generation import Generation
 from anllm.server.respond import respond
 from anllm.server.service import Service
-from anllm.server.structured import bind
 
 
 def chat_router(service: Service, config: ServerConfig) -> APIRouter:
@@ -40,14 +38,10 @@ def chat_router(service: Service, config: ServerConfig) -> APIRouter:
             return plan_chat(body, model, config, client)
 
         chat = await convert_body(await read_body(request, config), plan, may_wait=True)
-        prompts = await bind(chat.prompts, chat.structure, service.grammars)
-        generation = Generation(service.client, model.tokenizer, prompts, service.recorder)
         return await respond(
             request,
-            generation,
-            ChatAnswer(service, chat, generation),
-            model=model.id,
-            is_stream=bool(chat.request.stream),
+            chat,
+            lambda generation: ChatAnswer(service, chat, generation),
             config=config,
             operation="chat",
             service=service,

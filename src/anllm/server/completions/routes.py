@@ -15,10 +15,8 @@ from anllm.server.completions.response import CompletionAnswer
 from anllm.server.context import get_context
 from anllm.server.documentation import ERROR_RESPONSES, request_body
 from anllm.server.field_support import NEUTRAL_COMPLETION_VALUES
-from anllm.server.generation import Generation
 from anllm.server.respond import respond
 from anllm.server.service import Service
-from anllm.server.structured import bind
 
 
 def completions_router(service: Service, config: ServerConfig) -> APIRouter:
@@ -40,14 +38,10 @@ def completions_router(service: Service, config: ServerConfig) -> APIRouter:
             return plan_completion(body, model, config, client)
 
         completion = await convert_body(await read_body(request, config), plan)
-        prompts = await bind(completion.prompts, completion.structure, service.grammars)
-        generation = Generation(service.client, model.tokenizer, prompts, service.recorder)
         return await respond(
             request,
-            generation,
-            CompletionAnswer(service, completion, generation),
-            model=model.id,
-            is_stream=bool(completion.request.stream),
+            completion,
+            lambda generation: CompletionAnswer(service, completion, generation),
             config=config,
             operation="text_completion",
             service=service,

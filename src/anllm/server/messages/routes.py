@@ -12,7 +12,6 @@ from anllm.server.body import JsonObject, convert_body, read_body
 from anllm.server.context import get_context
 from anllm.server.documentation import ERROR_RESPONSES, request_body
 from anllm.server.field_support import NEUTRAL_MESSAGES_VALUES
-from anllm.server.generation import Generation
 from anllm.server.json_response import json_response
 from anllm.server.messages.answer_schemas import CountedTokens, MessageObject, MessagesError
 from anllm.server.messages.convert import MessagesPlan, count_tokens, plan_messages
@@ -20,7 +19,6 @@ from anllm.server.messages.protocol import CountTokensRequest, MessagesRequest
 from anllm.server.messages.response import MessageAnswer
 from anllm.server.respond import respond
 from anllm.server.service import Service
-from anllm.server.structured import bind
 
 _ERRORS: dict[int | str, dict[str, object]] = {
     529 if status == 503 else status: {**told, "model": MessagesError} for status, told in ERROR_RESPONSES.items()
@@ -46,14 +44,10 @@ def messages_router(service: Service, config: ServerConfig) -> APIRouter:
             return plan_messages(body, model, config, client)
 
         planned = await convert_body(await read_body(request, config), plan, may_wait=True)
-        prompts = await bind(planned.prompts, planned.structure, service.grammars)
-        generation = Generation(service.client, model.tokenizer, prompts, service.recorder)
         return await respond(
             request,
-            generation,
-            MessageAnswer(planned, generation),
-            model=model.id,
-            is_stream=bool(planned.request.stream),
+            planned,
+            lambda generation: MessageAnswer(planned, generation),
             config=config,
             operation="chat",
             service=service,

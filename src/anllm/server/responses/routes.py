@@ -23,7 +23,6 @@ from anllm.server.context import get_context
 from anllm.server.documentation import ERROR_RESPONSES, request_body
 from anllm.server.errors import ResponseNotFoundError
 from anllm.server.field_support import NEUTRAL_RESPONSES_VALUES
-from anllm.server.generation import Generation
 from anllm.server.json_response import json_response
 from anllm.server.protocol import ErrorResponse
 from anllm.server.respond import respond
@@ -33,7 +32,6 @@ from anllm.server.responses.protocol import ResponsesRequest
 from anllm.server.responses.response import ResponseAnswer
 from anllm.server.responses.store import ResponseNotKeptError, ResponseStore
 from anllm.server.service import Service
-from anllm.server.structured import bind
 
 
 def responses_router(service: Service, config: ServerConfig) -> APIRouter:
@@ -62,15 +60,11 @@ def responses_router(service: Service, config: ServerConfig) -> APIRouter:
     async def create_response(request: Request) -> Response:
         """An answer to a conversation, whole or as a stream of server-sent events."""
         plan = await planned(request)
-        model = service.require_ready()
-        prompts = await bind(plan.prompts, plan.structure, service.grammars)
-        generation = Generation(service.client, model.tokenizer, prompts, service.recorder)
+        client = get_context(request.scope).client
         return await respond(
             request,
-            generation,
-            ResponseAnswer(plan, generation, store, get_context(request.scope).client),
-            model=model.id,
-            is_stream=bool(plan.request.stream),
+            plan,
+            lambda generation: ResponseAnswer(plan, generation, store, client),
             config=config,
             operation="chat",
             service=service,
