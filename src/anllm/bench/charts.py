@@ -14,10 +14,25 @@ from anllm.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PANELS = (("ttft", "Time to first token"), ("itl", "Inter-token latency"), ("e2el", "End to end"))
 FIRST, SECOND = "#4f46c8", "#d9730d"  # as in the browser
+# Where a figure may stand at its point, the best first: the way there in points of type, and what of the text is there.
+PLACES = (
+    (0, -7, "center", "top"),
+    (7, -4, "left", "top"),
+    (-7, -4, "right", "top"),
+    (0, 7, "center", "bottom"),
+    (-7, 4, "right", "bottom"),
+    (7, 4, "left", "bottom"),
+    (9, 0, "left", "center"),
+    (0, -14, "center", "top"),
+    (0, 14, "center", "bottom"),
+)
+CLEAR = 2.5  # points of type that are kept free around a figure
 STYLE: dict[Any, object] = {
     "figure.constrained_layout.h_pad": 0.14,
     "figure.constrained_layout.w_pad": 0.14,
@@ -37,6 +52,10 @@ STYLE: dict[Any, object] = {
     "xtick.color": "#56544f",
     "ytick.color": "#56544f",
     "legend.frameon": False,
+    "legend.borderpad": 0.1,
+    "legend.columnspacing": 1.2,
+    "legend.handlelength": 1.6,
+    "legend.handletextpad": 0.5,
     "legend.fontsize": 9.5,
 }
 
@@ -63,12 +82,13 @@ def draw(path: Path, title: str, points: Sequence[tuple[Point, Figures]]) -> Non
         figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold")
         throughput, *times = figure.subplots(2, 2).flat
         output = [figures.output_tokens_s for _, figures in points]
-        draw_panel(throughput, "Throughput in tokens/s", x, output, "output")
+        labels = [draw_panel(throughput, "Throughput in tokens/s", x, output, "output")]
         total = [figures.total_tokens_s for _, figures in points]
-        throughput.plot(x, total, "o--", color=SECOND, label="prompts and output")
+        throughput.plot(x, total, "o--", color=SECOND, label="with prompts")
         for axes, (name, label) in zip(times, PANELS, strict=True):
             spreads = [getattr(figures, name) for _, figures in points]
-            draw_panel(axes, f"{label} in ms", x, [at_percentile(spread, 50.0) for spread in spreads], "median")
+            median = [at_percentile(spread, 50.0) for spread in spreads]
+            labels.append(draw_panel(axes, f"{label} in ms", x, median, "median"))
             far = [at_percentile(spread, 99.0) for spread in spreads]
             axes.plot(x, far, "o--", color=SECOND, label="p99")
         for axes in figure.axes:
@@ -79,7 +99,11 @@ def draw(path: Path, title: str, points: Sequence[tuple[Point, Figures]]) -> Non
                 axes.minorticks_off()
             axes.yaxis.set_major_formatter("{x:,g}")
             axes.grid(axis="x", visible=False)
-            axes.legend(loc="upper left")
+            axes.margins(x=0.08)
+            axes.legend(loc="lower right", bbox_to_anchor=(1.01, 0.985), ncols=2)  # beside the title
+        figure.draw_without_rendering()  # from here on it is known where everything stands
+        for axes, of_panel in zip(figure.axes, labels, strict=True):
+            place(axes, of_panel)
         figure.savefig(path)
 
 
@@ -87,24 +111,44 @@ def at_percentile(spread: Spread | None, percent: float) -> float:
     return float("nan") if spread is None else spread.percentiles[percent]
 
 
-def draw_panel(axes: Axes, title: str, x: Sequence[float], y: Sequence[float], label: str) -> None:
-    """One line, with its figures at its points."""
+def draw_panel(axes: Axes, title: str, x: Sequence[float], y: Sequence[float], label: str) -> list[Annotation]:
+    """One line, and its figures, which have no place yet."""
     from matplotlib.patheffects import withStroke
 
     halo = [withStroke(linewidth=3, foreground="white")]
     axes.set_title(title)
     axes.plot(x, y, "o-", color=FIRST, label=label)
-    for at, value in zip(x, y, strict=True):
-        if value == value:  # not a number where nothing was measured
-            text = f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
-            axes.annotate(
-                text,
-                (at, value),
-                xytext=(0, 7),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=FIRST,
-                path_effects=halo,
-                zorder=5,
-            )
+    return [
+        axes.annotate(
+            f"{value:,.0f}" if value >= 10 else f"{value:.1f}",
+            (at, value),
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=9,
+            color=FIRST,
+            path_effects=halo,
+            zorder=5,
+        )
+        for at, value in zip(x, y, strict=True)
+        if value == value  # not a number where nothing was measured
+    ]
+
+
+def place(axes: Axes, labels: Sequence[Annotation]) -> None:
+    """Puts each where it touches neither a line nor another one nor the frame; where that can't be, fewest of them."""
+    lines = [line.get_transform().transform_path(line.get_path()).cleaned(remove_nans=True) for line in axes.lines]
+    taken: list[Bbox] = []
+
+    def box_at(label: Annotation, to: tuple[float, float, str, str]) -> Bbox:
+        label.set(position=to[:2], ha=to[2], va=to[3])
+        return label.get_window_extent()
+
+    def touched(box: Bbox) -> int:
+        room = box.padded(CLEAR * axes.figure.dpi / 72)
+        is_outside = box.y0 < axes.bbox.y0 or box.y1 > axes.bbox.y1
+        num_lines = sum(bool(line.intersects_bbox(room, filled=False)) for line in lines)
+        return int(is_outside) + num_lines + int(room.count_overlaps(taken))
+
+    for label in labels:
+        best = min(PLACES, key=lambda to: touched(box_at(label, to)))
+        taken.append(box_at(label, best))
