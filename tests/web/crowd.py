@@ -15,7 +15,7 @@ HELLO = "You are the helper of a library for birdwatchers. Answer kindly, in who
 BIRDS = ("robin", "wren", "kestrel", "heron", "swift", "nuthatch", "lapwing", "curlew", "goldcrest", "dipper")
 QUESTIONS = ("Where does the {} nest?", "What does the {} eat in winter?", "How do I tell a {} by its song?")
 WAVE_S = 70.0
-ANSWER_TOKENS = (16, 72)
+ANSWER_TOKENS = (40, 220)
 
 
 def wanted(elapsed_s: float, most: int) -> int:
@@ -47,7 +47,7 @@ async def _come_and_go(url: str, model: str, most: int, is_over: threading.Event
             if len(asking) < wanted(loop.time() - since, most):
                 question = drawn.choice(QUESTIONS).format(drawn.choice(BIRDS))
                 asking.add(asyncio.create_task(_ask(client, model, question, drawn.randint(*ANSWER_TOKENS))))
-            await asyncio.sleep(drawn.uniform(0.1, 0.9))
+            await asyncio.sleep(drawn.uniform(0.05, 0.45))
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)

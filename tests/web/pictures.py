@@ -1,7 +1,8 @@
 """Draws the pictures of the documentation: `make pictures`. What they show is real: `anllm serve` with the model of
-that folder, on this machine, answers what is asked here, and the terminals are recordings.
+that folder, on this machine, answers what is asked here, and the terminals are recordings. Load and bench are of the
+default model.
 
-    python tests/web/pictures.py MODEL docs/images [--only chats,phone,terminal,load] [--port 8000]
+    python tests/web/pictures.py MODEL docs/images [--only chats,phone,terminal,bench,load] [--port 8000]
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ from web.crowd import crowd
 from web.terminal import PATIENCE_S, Terminal
 
 COLUMNS = 96
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 # What this model answers well: read the answers before you show others.
 OTHERS = ["What is HTTP status 429?", "Undo a Git commit", "First n Fibonacci numbers"]
 SYSTEM = "You are a careful engineer. Answer in short sentences."
 CODE = (
     "Write a Python function that says whether a text is a palindrome, ignoring case and punctuation. Add two asserts."
 )
-MORE = "Now without a copy of the text, with two pointers."
+MORE = "Now with two pointers."
 PHONE = "Explain the HTTP status codes 200, 404 and 429 in a small table: code, name, meaning."
 SHELL = "Write a Python function that yields the first n Fibonacci numbers. Code only."
 LOAD_S = 240
-MOST = 12  # people at once
-OPEN_AT_THE_SHOT = 5  # rows of the table below
+MOST = 24  # people at once
+OPEN_AT_THE_SHOT = 4  # rows of the table below
 COLOURS = 256
 
 
@@ -42,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="chats,phone,terminal,load")
+    parser.add_argument("--only", default="chats,phone,terminal,bench,load")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -58,11 +60,13 @@ def main() -> None:
                 if "phone" in parts:
                     draw_phone(browser, url, options.folder)
                 if "terminal" in parts:
-                    draw_terminal(browser, options.port, options.folder.absolute())
+                    draw_chat_in_terminal(browser, options.port, options.folder)
+        if "bench" in parts:
+            draw_bench(browser, options.folder)
         if "load" in parts:
             # So little room that people have to wait.
-            with served(options.model, options.port, "--max-num-seqs 8 --kv-memory 128M --max-model-len 1024"):
-                draw_load(browser, url, options.model.name, options.folder)
+            with served(Path(DEFAULT_MODEL), options.port, "--max-num-seqs 16 --kv-memory 256M --max-model-len 1024"):
+                draw_load(browser, url, DEFAULT_MODEL, options.folder)
     for path in sorted(options.folder.glob("*.png")):
         shrink(path)
         print(path, f"{path.stat().st_size / 1000:.0f} kB")  # noqa: T201
@@ -151,19 +155,24 @@ def draw_phone(browser: Browser, url: str, folder: Path) -> None:
     page.context.close()
 
 
-def draw_terminal(browser: Browser, port: int, folder: Path) -> None:
+def draw_chat_in_terminal(browser: Browser, port: int, folder: Path) -> None:
     at = "" if port == 8000 else f" --url http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as cache:  # with a history of messages of its own
-        variables = {**environment(), "XDG_CACHE_HOME": cache}
-        with Terminal(COLUMNS, folder, variables) as terminal:
-            terminal.type(f"anllm chat{at}", until=b">>> ")
-            terminal.type("/set temperature 0", until=b">>> ")
-            terminal.type(SHELL, until=b">>> ")
-            terminal.type("/exit")
-            terminal.draw(browser, folder / "cli-chat.png")
-        with Terminal(COLUMNS, folder, variables) as terminal:
-            terminal.type(f"anllm bench{at} --concurrency 1,4,16 --requests 16 --output-tokens 24 --chart bench.png")
-            terminal.draw(browser, folder / "cli-bench.png")
+    with (
+        tempfile.TemporaryDirectory() as cache,  # with a history of messages of its own
+        Terminal(COLUMNS, folder, {**environment(), "XDG_CACHE_HOME": cache}) as terminal,
+    ):
+        terminal.type(f"anllm chat{at}", until=b">>> ")
+        terminal.type("/set temperature 0", until=b">>> ")
+        terminal.type(SHELL, until=b">>> ")
+        terminal.type("/exit")
+        terminal.draw(browser, folder / "cli-chat.png")
+
+
+def draw_bench(browser: Browser, folder: Path) -> None:
+    """Of the default model, whose figures stand in README.md too. The chart comes with it."""
+    with Terminal(COLUMNS, folder.absolute(), environment()) as terminal:
+        terminal.type(f"anllm bench {DEFAULT_MODEL} --chart bench.png")
+        terminal.draw(browser, folder / "cli-bench.png")
 
 
 def draw_load(browser: Browser, url: str, model: str, folder: Path) -> None:
