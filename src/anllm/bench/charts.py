@@ -145,9 +145,10 @@ def place(axes: Axes, labels: Sequence[Annotation]) -> None:
 
     def touched(box: Bbox) -> int:
         room = box.padded(CLEAR * axes.figure.dpi / 72)
-        is_outside = box.y0 < axes.bbox.y0 or box.y1 > axes.bbox.y1
+        is_on_axis = box.x0 < axes.bbox.x0 or box.y0 < axes.bbox.y0
+        is_cut = box.x1 > axes.figure.bbox.x1 or box.y1 > axes.bbox.y1
         num_lines = sum(bool(line.intersects_bbox(room, filled=False)) for line in lines)
-        return int(is_outside) + num_lines + int(room.count_overlaps(taken))
+        return int(is_on_axis or is_cut) + num_lines + int(room.count_overlaps(taken))
 
     for label in labels:
         best = min(PLACES, key=lambda to: touched(box_at(label, to)))
