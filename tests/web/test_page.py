@@ -217,6 +217,14 @@ def test_the_load_page_lists_open_requests(page: Page, server: ChatServer) -> No
     server.status = STATUS
     expect(page.get_by_role("row", name="prefill 310 ms 8,120 2,048 0")).to_be_visible()
     expect(page.get_by_text("7.0 GiB of 12.0 GiB")).to_be_visible()
+    rows = [
+        {"request_id": s, "stage": s, "age_s": 1.0, "prompt_tokens": 1, "cached_tokens": 0, "output_tokens": 0}
+        for s in ("waiting", "prefill", "decode")
+    ]
+    server.status = {**STATUS, "rows": rows}
+    badges = page.locator("td span", has_text=re.compile("^(waiting|prefill|decode)$"))
+    expect(badges).to_have_count(3)
+    assert len({badge.bounding_box()["height"] for badge in badges.all()}) == 1, "each is as high as its text"
     server.status = {**STATUS, "rows": []}
     expect(page.get_by_text("None at the moment.")).to_be_visible()
 

@@ -79,7 +79,7 @@ function Row({ row }: { row: OpenRequest }): JSX.Element {
         {row.request_id}
       </td>
       <td>
-        <span class={`stage ${row.stage}`}>{row.stage}</span>
+        <span class="stage" data-stage={row.stage}>{row.stage}</span>
       </td>
       <td class="number">{seconds(row.age_s * 1000)}</td>
       <td class="number">{count(row.prompt_tokens)}</td>
