@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from anllm.server.messages.block_protocol import Blocks, TextBlocks
+from anllm.server.messages.block_protocol import KNOWN_BLOCKS, Blocks, TextBlocks
 from anllm.server.protocol import (
     AS_ARRAY,
     FIRST_FAULT_ONLY,
@@ -30,8 +30,9 @@ Content = Annotated[String | Annotated[Blocks, AS_ARRAY], STRING_OR_ARRAY]
 System = Annotated[String | Annotated[TextBlocks, AS_ARRAY], STRING_OR_ARRAY]
 
 
-def _types(*allowed: str) -> dict[str, Any]:
-    return {"properties": {"content": {"items": {"properties": {"type": {"enum": list(allowed)}}}}}}
+def _types_without(*refused: str) -> dict[str, Any]:
+    allowed = [kind for kind in KNOWN_BLOCKS if kind not in refused]
+    return {"properties": {"content": {"items": {"properties": {"type": {"enum": allowed}}}}}}
 
 
 class Message(RequestModel):
@@ -39,11 +40,9 @@ class Message(RequestModel):
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [
-                if_then("role", ["user"], _types("text", "tool_result", "search_result", "document")),
-                if_then(
-                    "role", ["assistant"], _types("text", "thinking", "redacted_thinking", "tool_use", "compaction")
-                ),
-                if_then("role", ["system"], _types("text")),
+                if_then("role", ["user"], _types_without("thinking", "tool_use")),
+                if_then("role", ["assistant"], _types_without("tool_result")),
+                if_then("role", ["system"], _types_without("thinking", "tool_use", "tool_result")),
             ]
         }
     )
