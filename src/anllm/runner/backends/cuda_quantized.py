@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 FEWEST_ROWS = 8  # that get MLX's kernel for many rows
 TRIED_ROWS = (2, 8, 32, 128, 256)
-MANY_ROWS = 512  # dequantising is a small part of such a product, and MLX's takes as long again for each 100 rows
+MANY_ROWS = 512  # MLX's product takes twice as long then on an H200, and four times with 2,048 (docs/log.md)
 NEVER = 1 << 30
 
 Linear = Callable[[Any, mx.array], mx.array]
